@@ -26,7 +26,7 @@ from judges.ask.budget import Spent
 from judges.ask.identity import judge_id
 from judges.ask.replies import open_store
 from judges.probes import Variant, variants
-from judges.probes.asking import ask
+from judges.probes.asking import ProbeRow, ask
 from judges.probes.model import rewritten
 from judges.probes.sets import BUILT_IN, is_file, load_set
 from study.cell.places import LOCK
@@ -157,7 +157,7 @@ def _run_locked(options: Options, judges: list[Judge], task: Task, writer: Judge
     notes, calls, hits = list(prompt_set.notes), 0, 0
     probes: list[Variant] = []
     missing: Counter[str] = Counter()
-    rows: list[dict[str, Any]] = []
+    rows: list[ProbeRow] = []
     if len(sources) < options.n:
         notes.append(f"the set has {len(sources)} prompts, but n={options.n} was typed")
     options.runs_dir.mkdir(parents=True, exist_ok=True)
@@ -257,7 +257,7 @@ def _spending_recorded(allowance: Allowance, folder: Path) -> Generator[None]:
             write_json(folder / SPENT, dataclasses.asdict(allowance.spent))
 
 
-def _cut_short_notes(rows: Sequence[dict[str, Any]], cost: Cost, allowance: Allowance) -> list[str]:
+def _cut_short_notes(rows: Sequence[ProbeRow], cost: Cost, allowance: Allowance) -> list[str]:
     """One line for each judge and setting that a limit of ``cost`` cut short."""
     counts = Counter((row["judge"], row["setting"]) for row in rows)
     cut_short = Counter(

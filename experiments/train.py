@@ -59,7 +59,8 @@ from study.sandbox.pool import Pool
 from study.system import stopping, storage
 from study.system.files import Damaged, clear_leftovers, write_json, write_text
 from study.system.machine import cpus, device_variables
-from study.tasks import checked, oracle, runs_code, task_module
+from study.tasks import checked, kind_of, oracle
+from study.tasks.kind import grading
 from study.tasks.rules import RuleRunner
 from study.tasks.scaffold import check as check_scaffold
 
@@ -226,9 +227,8 @@ def train(cell: Cell, threads: int) -> None:
             if cell.config.reward.rules == "run":
                 pool = stack.enter_context(Pool(unsafe=unsafe))
                 rules, sandbox = RuleRunner(pool), {"sandbox": str(pool.tier)}
-            if runs_code(cell.config.task):
-                grading = task_module(cell.config.task.name).grading(unsafe)
-                sandbox = {"sandbox": str(stack.enter_context(grading).tier)}
+            if kind_of(cell.config.task).runs_code(cell.config.task):
+                sandbox = {"sandbox": str(stack.enter_context(grading(unsafe)).tier)}
             write_json(
                 cell.folder / "environment.json", environment(threads) | sandbox, signed=True
             )
@@ -354,7 +354,7 @@ def _load(cell: Cell, threads: int) -> tuple[Sequence[Row], Any, Any]:
 
     torch.set_num_threads(threads)
     disable_progress_bar()
-    rows = task_module(cell.config.task.name).rows(cell.config.task, "train")
+    rows = kind_of(cell.config.task).rows(cell.config.task, "train")
     return rows, *load_policy(cell.config.policy, cell.config.task, cache_of(cell))
 
 

@@ -48,7 +48,7 @@ def probe(judge: Judge, task: Task | None = None) -> Verdict:
     single = dataclasses.replace(judge, sampling=dataclasses.replace(judge.sampling, votes=1))
     row, oracle = HARMLESS, None
     if judge.simulated is not None and task is not None:
-        row = tasks.task_module(task.name).rows(task, "train")[0]
+        row = tasks.kind_of(task).rows(task, "train")[0]
         oracle = tasks.oracle(task)
     with Session(single, None, oracle) as session:
         session.check()

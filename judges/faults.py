@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +69,7 @@ class FaultServer:
         """Requests per first part of the path."""
         self.broken: Counter[str] = Counter()
         """Answers of a mix per fault."""
-        self.bodies: dict[str, list[dict[str, Any]]] = {}
+        self.bodies: dict[str, list[Mapping[str, Any]]] = {}
         self.headers: list[bytes] = []
         self.keep = True
         """Whether bodies and headers are kept; a long run has no room for them."""

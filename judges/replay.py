@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -43,18 +43,18 @@ from study.errors import UserError
 from study.finding import stop_at_problem
 from study.programs.rewards import OK
 from study.rewards import compose
-from study.rewards.advantages import advantages, alignment, rank_change, sign_flips, silenced
+from study.rewards.advantages import advantages
 from study.rewards.corrections.corrector import Corrector, StepVerdicts
 from study.rewards.failure import REPLAY_POLICIES
+from study.rewards.replayed import Changed, Gaps, Replayed, RuleRow, compare, gaps
 from study.rows import Row
 from study.screen import print_table
 from study.system.files import Damaged, say, write_json
 from study.tasks import oracle
-from study.verdict import mean_score
+from study.verdict import VerdictRow, mean_score
 
 JUDGES = preset_names("judge")
 SCORED = ("judge_score", "reward", "advantage")
-ORIGINAL = ("original_score", "original_reward", "original_advantage")
 NEEDED = (*PLACE, *SCORED, "answer", "tokens", "truth")
 """Columns of a rollout that is replayed."""
 NOT_IN_TABLE = ("gap", "original_gap", "domains")
@@ -105,7 +105,15 @@ class Options:
             check("out", self.out or "own", Name())  # it becomes a folder
 
 
-def replay_study(options: Options, judge: Judge | None) -> list[dict[str, Any]]:
+class Line(Changed, Gaps):
+    """One replayed run or file, and the calls made."""
+
+    cell: str
+    judge: str
+    calls: int
+
+
+def replay_study(options: Options, judge: Judge | None) -> list[Line]:
     """Replay every run of a study that has rollouts.
     Raises UserError: no such study, or the judge cannot be asked."""
     study_dir = (options.runs_dir / str(options.study)).absolute()
@@ -118,7 +126,7 @@ def replay_study(options: Options, judge: Judge | None) -> list[dict[str, Any]]:
             f"{', '.join(there) or 'no studies'}. Type for example: study=quickstart"
         )
     stop_at_problem(check_records(study_dir, folders))
-    lines = []
+    lines: list[Line] = []
     name = f"{judge.name}-{judge_id(judge)}" if judge else "own"
     name += f"-{options.on_failure}" if options.on_failure else ""
     name += "-canonical" if options.canonical else ""
@@ -151,8 +159,8 @@ def kept_where(folders: Sequence[CellFolder]) -> VerdictStore:
 
 def replay_cell(
     cell: Cell, judge: Judge | None, options: Options, store: Store, target: Path
-) -> dict[str, Any]:
-    """Score one run's rollouts again: what `compare` and `_gaps` say, with the run and the calls
+) -> Line:
+    """Score one run's rollouts again: what `compare` and `gaps` say, with the run and the calls
     made. Parts that are there already are kept, so a replay that was stopped goes on.
     Raises UserError: ``canonical``, and the task has answers that no rule reads."""
     config = cell.config
@@ -162,8 +170,8 @@ def replay_cell(
     folder = CellFolder(target / cell.name)
     for kind in ("rollouts", "verdicts"):
         (folder / kind).mkdir(parents=True, exist_ok=True)
-    replayed: list[dict[str, Any]] = []
-    truths: dict[str, dict[str, Any]] = {}
+    replayed: list[Replayed] = []
+    truths: dict[str, RuleRow] = {}
     corrector = Corrector()
     with Session(judge, store, truth_of) as session:
         session.check()
@@ -196,7 +204,7 @@ def replay_cell(
                     corrector=corrector,
                 )
                 if options.canonical:
-                    verdicts = [row | _marked(row) for row in verdicts]
+                    verdicts = [_marked(row) for row in verdicts]
                 write_part(folder / "verdicts" / name, verdicts, VERDICT)
                 new_part = Part(folder / "rollouts" / name, part.step)
                 write_part(new_part.path, again, REPLAYED)
@@ -206,8 +214,8 @@ def replay_cell(
         calls = session.calls
     endings = [truths.get(row["rollout_id"], {}).get("outcome") for row in replayed]
     has_answer = [ending in (None, OK) for ending in endings]
-    changed = compare(replayed, has_answer) | _gaps(replayed, truths)
-    return {"cell": cell.name, "judge": judge.name, **changed, "calls": calls}
+    changed, gap_means = compare(replayed, has_answer), gaps(replayed, truths)
+    return {"cell": cell.name, "judge": judge.name, **changed, **gap_means, "calls": calls}
 
 
 def _alone(row: Row, answer: str) -> str:
@@ -221,12 +229,10 @@ def _alone(row: Row, answer: str) -> str:
     return rules.extracted(item, answer) or ""
 
 
-def _marked(verdict: Mapping[str, Any]) -> dict[str, str]:
-    """Judge and identity of a verdict on an answer alone: another than on the whole answer."""
-    return {
-        "judge": f"{verdict['judge']}, {CANONICAL}",
-        "judge_id": f"{verdict['judge_id']}-canonical",
-    }
+def _marked(verdict: VerdictRow) -> VerdictRow:
+    """A verdict on an answer alone, by another judge and identity than on the whole answer."""
+    judge, judge_id = f"{verdict['judge']}, {CANONICAL}", f"{verdict['judge_id']}-canonical"
+    return {**verdict, "judge": judge, "judge_id": judge_id}
 
 
 def _whole(part: Part) -> bool:
@@ -273,7 +279,7 @@ def _step(
     shadows: list[list[float | None]],
     policy: str,
     corrector: Corrector,
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+) -> tuple[list[Replayed], list[VerdictRow]]:
     """One step's rollouts with new score, reward and advantage, and the verdicts behind them.
     ``answers`` are shown to the judge; the rest of a reward is made of what is on record, as are
     the scores by ``shadows``, of each shadow judge."""
@@ -293,13 +299,12 @@ def _step(
     rewards_P_G = np.array(rewards, dtype=float).reshape(-1, size)
     after = advantages(rewards_P_G, config.trainer.scale_rewards).ravel().tolist()
     verdicts = [
-        verdict.as_row()
-        | {"rollout_id": record["rollout_id"], "step": record["step"], "role": "replay"}
+        verdict.row_of(record["rollout_id"], step=record["step"], role="replay")
         for record, votes in zip(records, votes_N, strict=True)
         for verdict in votes
     ]
     replayed = [
-        _replayed(record, new=new, old=[record[name] for name in SCORED])
+        _replayed(record, new=new, old=(record[name] for name in SCORED))
         for record, *new in zip(records, scores, rewards, after, strict=True)
     ]
     return replayed, verdicts
@@ -320,82 +325,27 @@ def _shadow_scores(part: Part, records: Sequence[dict[str, Any]]) -> list[list[f
 
 
 def _replayed(
-    place: Mapping[str, Any], *, new: Sequence[float | None], old: Sequence[float | None]
-) -> dict[str, Any]:
+    place: Mapping[str, Any], *, new: Iterable[float | None], old: Iterable[float | None]
+) -> Replayed:
     """A row of `REPLAYED`; ``new`` and ``old`` are judge score, reward and advantage."""
+    score, reward, advantage = new
+    original_score, original_reward, original_advantage = old
     return {
-        **{name: place[name] for name in PLACE},
-        **dict(zip(SCORED, new, strict=True)),
-        **dict(zip(ORIGINAL, old, strict=True)),
+        "rollout_id": place["rollout_id"],
+        "step": place["step"],
+        "prompt_id": place["prompt_id"],
+        "group": place["group"],
+        "member": place["member"],
+        "judge_score": score,
+        "reward": reward,
+        "advantage": advantage,
+        "original_score": original_score,
+        "original_reward": original_reward,
+        "original_advantage": original_advantage,
     }
 
 
-def compare(
-    replayed: list[dict[str, Any]], has_answer: Sequence[bool] | None = None
-) -> dict[str, Any]:
-    """What changed: n, unscored share, scores, and how the advantages moved; None where undefined.
-    ``has_answer`` says of which of the N rollouts a judge is asked, of all where it is None.
-
-    ``correlation`` is Pearson's of new and old scores over the rollouts that have both;
-    ``sign_flips``, ``silenced``, ``alignment`` and ``rank_change`` are those of
-    `study.rewards.advantages`, over all rollouts; rank changes only where groups have one size.
-    """
-
-    new, old, after, before = (
-        np.array([row[name] for row in replayed], dtype=float)
-        for name in ("judge_score", "original_score", "advantage", "original_advantage")
-    )
-    both = np.isfinite(new) & np.isfinite(old)
-    varied = both.sum() > 1 and new[both].std() > 0 and old[both].std() > 0
-    has_advantage = np.isfinite(before)
-    old_advantages, new_advantages = before[has_advantage], after[has_advantage]
-    members = 1 + max((row["member"] for row in replayed), default=0)
-    numbers = {
-        "unscored": _mean(
-            np.isnan(new)[slice(None) if has_answer is None else np.array(has_answer)]
-        ),
-        "score": _mean(new[np.isfinite(new)]),
-        "original_score": _mean(old[np.isfinite(old)]),
-        "correlation": float(np.corrcoef(new[both], old[both])[0, 1]) if varied else float("nan"),
-        "sign_flips": sign_flips(old_advantages, new_advantages),
-        "silenced": silenced(old_advantages, new_advantages),
-        "alignment": alignment(old_advantages, new_advantages),
-        "rank_change": rank_change(before.reshape(-1, members), after.reshape(-1, members))
-        if len(replayed) % members == 0 and has_advantage.all()
-        else float("nan"),
-    }
-    return {"n": len(replayed)} | {k: None if np.isnan(v) else v for k, v in numbers.items()}
-
-
-def _gaps(
-    replayed: Sequence[dict[str, Any]], truths: Mapping[str, dict[str, Any]]
-) -> dict[str, Any]:
-    """Mean new and recorded score minus truth over the rollouts that have all three, in all and by
-    domain; {} where no truth is on record."""
-    gaps: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for row in replayed:
-        truth_row = truths.get(row["rollout_id"], {})
-        values = (row["judge_score"], row["original_score"], truth_row.get("truth"))
-        if None not in values:
-            pair = (values[0] - values[2], values[1] - values[2])
-            gaps[""].append(pair)
-            gaps[truth_row.get("domain") or ""] += [pair] if truth_row.get("domain") else []
-    means = {name: np.mean(pairs, axis=0).tolist() for name, pairs in gaps.items()}
-    by_domain = {
-        name: {"n": len(gaps[name]), "gap": new, "original_gap": old}
-        for name, (new, old) in means.items()
-    }
-    if not by_domain:
-        return {}
-    whole = by_domain.pop("")
-    return {"gap": whole["gap"], "original_gap": whole["original_gap"], "domains": by_domain}
-
-
-def _mean(values: np.ndarray) -> float:
-    return float(values.mean()) if len(values) else float("nan")
-
-
-def replay_file(path: Path, judge: Judge, out: Path) -> dict[str, Any]:
+def replay_file(path: Path, judge: Judge, out: Path) -> Line:
     """Score completions that others wrote; groups are the completions of one prompt at one step.
     Raises UserError: the file, or a simulated judge, which knows only the prompts of its own task.
     """
@@ -419,7 +369,7 @@ def replay_file(path: Path, judge: Judge, out: Path) -> dict[str, Any]:
             scores += _scores(session, groups[start : start + AT_ONCE])
             session.stop_if_refused()
         calls = session.calls
-    replayed: list[dict[str, Any]] = []
+    replayed: list[Replayed] = []
     for number, (members, new) in enumerate(zip(groups, scores, strict=True)):
         after = advantages(np.array([new], dtype=float))[0].tolist()
         for index, (member, score, advantage) in enumerate(zip(members, new, after, strict=True)):

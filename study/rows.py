@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +14,7 @@ class Criterion:
 
     text: str
     points: float = 1.0
-    tags: dict[str, Any] = field(default_factory=dict, hash=False)
+    tags: Mapping[str, object] = field(default_factory=dict, hash=False)
     """What the data say of it besides, such as HealthBench's axis."""
 
 

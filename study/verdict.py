@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import NotRequired, TypedDict, cast
 
 LABELS = ("met", "not_met", "unknown")
 """What a judge may say of one criterion."""
@@ -53,6 +53,19 @@ class Request:
     """Where the store keeps the replies; empty until a session asks."""
 
 
+class Candidate(TypedDict):
+    """A token that could stand at a place of a reply."""
+
+    token: str
+    logprob: float
+
+
+class TokenLogprob(Candidate):
+    """A token of a reply."""
+
+    top_logprobs: NotRequired[list[Candidate]]
+
+
 @dataclass(frozen=True)
 class Reply:
     """What an endpoint answered, before anybody reads a grade in it."""
@@ -60,8 +73,8 @@ class Reply:
     text: str
     reasoning: str = ""
     finish_reason: str = "stop"
-    logprobs: list[dict[str, Any]] | None = None
-    """``choices[0].logprobs.content`` of the chat-completions protocol, one dict per token."""
+    logprobs: list[TokenLogprob] | None = None
+    """``choices[0].logprobs.content`` of the chat-completions protocol."""
     tokens_in: int | None = None
     tokens_cached: int | None = None
     tokens_out: int | None = None
@@ -130,9 +143,48 @@ class Verdict:
     def __post_init__(self) -> None:
         _check(self.outcome, self.labels, self.score)
 
-    def as_row(self) -> dict[str, Any]:
-        """The verdict as a flat dict of plain values, as the verdict tables store it."""
-        return vars(self) | {"outcome": self.outcome.value, "labels": list(self.labels)}
+    def as_row(self) -> VerdictRow:
+        """The verdict as plain values, as the verdict tables store it."""
+        row = vars(self) | {"outcome": self.outcome.value, "labels": list(self.labels)}
+        return cast(VerdictRow, row)
+
+    def row_of(self, rollout: str, *, step: int, role: str, judge: str = "") -> VerdictRow:
+        """`as_row` with the rollout that it is on; ``judge`` is its name in the run, where that is
+        another."""
+        name = judge or self.judge
+        return {**self.as_row(), "rollout_id": rollout, "step": step, "role": role, "judge": name}
+
+
+class VerdictRow(TypedDict):
+    """A row of the verdict tables: a `Verdict`, and whose it is."""
+
+    judge_id: str
+    judge: str
+    revision: str
+    grading: str
+    grading_version: str
+    prompt_sha: str
+    sample_index: int
+    outcome: str
+    labels: list[str]
+    score: float | None
+    reason: str
+    text: str
+    reasoning: str
+    finish_reason: str
+    attempts: int
+    latency_s: float
+    tokens_in: int | None
+    tokens_cached: int | None
+    tokens_out: int | None
+    cost_usd: float | None
+    from_cache: bool
+    key: str
+    served_model: str
+    rollout_id: NotRequired[str]
+    step: NotRequired[int]
+    role: NotRequired[str]
+    """acting, shadow or replay."""
 
 
 def mean_score(votes: Sequence[Verdict]) -> float | None:

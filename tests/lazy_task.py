@@ -1,6 +1,6 @@
 """A task of any size whose rows exist only while somebody looks at them: sums, with one check each.
 
-It is a task module as those in `study.tasks` are: a test puts it under a name into ``TASKS``.
+A test puts its `TASK` under a name into ``study.tasks.TASKS``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from study.config.schema import Task
 from study.rows import Missing, Row, RuleTruth, Truth, make_row
+from study.tasks.kind import TaskKind
 
 DOMAINS = ("math", "qa", "code")
 LOST = "the grader is gone"
@@ -41,28 +42,30 @@ class Sums(Sequence[Row]):
         return replace(row, dataset="sums", domain=DOMAINS[place % 3], item=f"sums:test:{place}")
 
 
-def rows(options: Task, split: str) -> Sums:
-    return Sums(options.train_rows if split == "train" else options.eval_rows)
-
-
-def truths(rows: Sequence[Row], answers: Sequence[str | None]) -> list[RuleTruth]:
-    """Right is the sum and nothing else; an answer that says so has no truth, or no rule."""
-    ASKED.append(list(answers))
-    special: dict[str | None, RuleTruth] = {"lost": Missing(LOST), "no rule": None}
-    return [
-        special[answer]
-        if answer in special
-        else Truth(float(answer == str(row.spec["sum"])), (answer == str(row.spec["sum"]),))
-        for row, answer in zip(rows, answers, strict=True)
-    ]
-
-
-def lookup(options: Task) -> Callable[[str], Row | None]:
-    every = Sums(options.train_rows)
-    places = _places(options.train_rows)
-    return lambda prompt_id: every[places[prompt_id]] if prompt_id in places else None
-
-
 @functools.cache
 def _places(size: int) -> dict[str, int]:
     return {row.prompt_id: place for place, row in enumerate(Sums(size))}
+
+
+class Lazy(TaskKind):
+    def rows(self, options: Task, split: str) -> Sums:
+        return Sums(options.train_rows if split == "train" else options.eval_rows)
+
+    def truths(self, rows: Sequence[Row], answers: Sequence[str | None]) -> list[RuleTruth]:
+        """Right is the sum and nothing else; an answer that says so has no truth, or no rule."""
+        ASKED.append(list(answers))
+        special: dict[str | None, RuleTruth] = {"lost": Missing(LOST), "no rule": None}
+        return [
+            special[answer]
+            if answer in special
+            else Truth(float(answer == str(row.spec["sum"])), (answer == str(row.spec["sum"]),))
+            for row, answer in zip(rows, answers, strict=True)
+        ]
+
+    def lookup(self, options: Task) -> Callable[[str], Row | None]:
+        every = Sums(options.train_rows)
+        places = _places(options.train_rows)
+        return lambda prompt_id: every[places[prompt_id]] if prompt_id in places else None
+
+
+TASK = Lazy()

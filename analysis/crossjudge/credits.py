@@ -22,7 +22,7 @@ from study.cell.parts import read_part
 from study.errors import UserError
 from study.rows import Row
 from study.system.files import Damaged
-from study.tasks import lookup
+from study.tasks import kind_of
 from study.tasks.scaffold import items
 
 CREDIT = {"met": 1.0, "not_met": 0.0}
@@ -124,7 +124,8 @@ def _majority(labels_V_K: np.ndarray, at_V: np.ndarray, answers: int) -> np.ndar
 def _rows(cell: CellFolder) -> tuple[Callable[[str], Row | None], list[str]]:
     """Prompt id -> row of the cell's task; where that cannot be read, none, and why."""
     try:
-        return lookup(load_cell(cell).config.task), []
+        task = load_cell(cell).config.task
+        return kind_of(task).lookup(task), []
     except (Damaged, UserError) as error:
         return lambda prompt: None, [f"{cell.name}: its task cannot be read: {error}".rstrip(".")]
 

@@ -40,7 +40,7 @@ from study.rewards.advantages import advantages
 from study.rewards.corrections.corrector import Corrector, StepVerdicts
 from study.rows import Row
 from study.system.files import Damaged, say
-from study.tasks import lookup, oracle
+from study.tasks import kind_of, oracle
 from study.verdict import mean_score
 
 DRAWS = 2000
@@ -163,7 +163,7 @@ def first_rollouts(cells: Sequence[Cell], steps: int, keyword: str = "") -> Roll
     Raises UserError: nothing is recorded, or groups differ in size.
     """
     task = cells[0].config.task
-    row_of = lookup(task)
+    row_of = kind_of(task).lookup(task)
     groups: dict[tuple[str | None, ...], tuple[Row, tuple[Record, ...]]] = {}
     needed = ["rollout_id", "group", "prompt_id", "answer", "tokens", "truth", "rules", "outcome"]
     for cell in cells:

@@ -25,7 +25,7 @@ from study.rewards.failure import REPLAY_POLICIES
 from study.rewards.formulas import REWARDS
 from study.rows import Criterion, Row
 from study.system.files import Damaged
-from study.tasks import lookup
+from study.tasks import kind_of
 
 NEEDED = (
     *("prompt_id", "domain", "answer", "tokens", "truth", "truth_missing", "rules"),
@@ -79,7 +79,7 @@ def _rows(config: Study) -> Callable[[str], Row | None]:
     """Prompt id -> the task's row where the reward weighs rules by their points, else any row."""
     if config.reward.name != "rubric" or config.reward.rules != "run":
         return lambda prompt_id: ANY_ROW
-    return lookup(config.task)
+    return kind_of(config.task).lookup(config.task)
 
 
 def _compose_group(

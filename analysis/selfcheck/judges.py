@@ -301,7 +301,7 @@ def _simulated_votes(scale: float, votes: int) -> list[pd.DataFrame]:
     task, bases = Task(name="instruct-mini", train_rows=1, eval_rows=40), ("partial", "policy")
     truth = oracle(task)
     probes: list[Variant] = []
-    for row in instruct_mini.rows(task, "eval"):
+    for row in instruct_mini.TASK.rows(task, "eval"):
         contents = {base: mini.contents(row)[base] for base in bases}
         source = Source(row, contents, truth=lambda text, row=row: truth(row.prompt_text(), text))
         probes += variants(source, bases, ["hedged"])[0]

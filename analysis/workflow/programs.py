@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict, cast
 
 import numpy as np
 import pandas as pd
@@ -27,6 +27,42 @@ from study.system.files import Damaged, read_json
 
 FILE = "planted.json"
 VERSION = 1
+
+
+Means = dict[str, float]
+"""Data set -> a mean."""
+
+
+class Share(TypedDict):
+    """A data set: its domain, and the share of a run's draws that it is meant to have."""
+
+    domain: str
+    share: float
+
+
+class Expected(TypedDict):
+    """What one program is expected to do; ``dsl`` is its short form."""
+
+    dsl: str
+    small: bool
+    truth: Means
+    score: dict[str, Means]
+    """Judge -> its scores."""
+    tokens: Means
+
+
+class Contents(TypedDict):
+    """The file, of this `VERSION`."""
+
+    version: int
+    executor: str
+    problems: int
+    """Of each data set."""
+    datasets: dict[str, Share]
+    programs: dict[str, Expected]
+    """Hash of the class -> its program."""
+    cells: NotRequired[list[str]]
+    """Those that it holds for."""
 
 
 @dataclass(frozen=True)
@@ -106,14 +142,14 @@ def read_planted(study_dir: Path) -> tuple[PlantedPrograms | None, list[str]]:
     path = study_dir / FILE
     try:
         content = read_json(path)
-        return (of_json(content) if content else None), []
+        return (of_json(cast(Contents, content)) if content else None), []
     except Damaged as error:
         return None, [f"{path} is left out: it {error.why}"]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         return None, [f"{path} is left out: it is not in the form of version {VERSION} ({error!r})"]
 
 
-def of_json(content: dict[str, Any]) -> PlantedPrograms:
+def of_json(content: Contents) -> PlantedPrograms:
     """The content of a ``planted.json``. Raises KeyError, TypeError, AttributeError, ValueError: it
     is in another form."""
     if content["version"] != VERSION:

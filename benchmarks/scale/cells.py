@@ -60,7 +60,7 @@ class Cost:
 
 def series() -> Iterator[tuple[str, int, list[Cell]]]:
     """Name of what is varied, its multiple, and the cells; nothing is run."""
-    TASKS.setdefault(criteria.NAME, criteria)
+    TASKS.setdefault(criteria.NAME, criteria.TASK)
     for times in TIMES:
         yield "judges", times, _cells([",".join(JUDGES[:times])])
         yield "seeds", times, _cells([JUDGES[0]], seeds=times)
@@ -142,7 +142,7 @@ def _run(cell: Cell) -> Cost:
 def _tokens(cell: Cell) -> tuple[int, int, int, int]:
     """Tokens in, those of them that are fresh, tokens out, and rollouts."""
     grading, cache = build_grading(cell.config.judge), Radix()
-    rows = {row.prompt_id: row for row in criteria.rows(cell.config.task, "train")}
+    rows = {row.prompt_id: row for row in criteria.TASK.rows(cell.config.task, "train")}
     rollouts = _rows(cell.folder / "rollouts", ["prompt_id", "answer"])
     fresh = full = 0
     for rollout in rollouts:

@@ -14,18 +14,6 @@ from study.tasks import instruct_mini
 from study.tasks.lessons import Lessons
 
 NAME = "criteria"
-truth, truths = instruct_mini.truth, instruct_mini.truths
-
-
-def rows(options: Task, split: str) -> list[Row]:
-    """Rows with ``options.options["criteria"]`` criteria each."""
-    wanted = options.options["criteria"]
-    return [_repeated(row, wanted) for row in instruct_mini.rows(_plain(options), split)]
-
-
-def lessons(options: Task) -> Lessons:
-    """Those of the quickstart."""
-    return instruct_mini.lessons(_plain(options))
 
 
 def _plain(options: Task) -> Task:
@@ -41,3 +29,19 @@ def _repeated(row: Row, wanted: int) -> Row:
     for place in range(len(names), wanted):  # a rubric that says one thing twice is not asked
         criteria[place] = replace(criteria[place], text=f"{criteria[place].text} ({place + 1})")
     return replace(row, criteria=tuple(criteria), spec=spec)
+
+
+class Criteria(instruct_mini.InstructMini):
+    """The quickstart's task with ``options.options["criteria"]`` criteria for each row."""
+
+    def rows(self, options: Task, split: str) -> list[Row]:
+        """The rows."""
+        wanted = options.options["criteria"]
+        return [_repeated(row, wanted) for row in super().rows(_plain(options), split)]
+
+    def lessons(self, options: Task) -> Lessons:
+        """Those of the quickstart."""
+        return instruct_mini.TASK.lessons(_plain(options))
+
+
+TASK = Criteria()

@@ -25,10 +25,9 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from experiments.data import prompt_files
 from experiments.data.bias_set import BiasSetOptions, bias_set
@@ -141,11 +140,15 @@ class Options(BiasSetOptions):
         return [text for text in self.overrides if text.lstrip("+~").startswith(beginning)]
 
 
-def _download(options: Options) -> dict[str, Any]:
+Printed = Mapping[str, object]
+"""What a command prints: a manifest, or counts."""
+
+
+def _download(options: Options) -> Printed:
     return download(options.sets(), options.out or DOWNLOADED)
 
 
-def _prepare(options: Options) -> dict[str, Any]:
+def _prepare(options: Options) -> Printed:
     if options.task:
         return prompt_files.prepare(options.loaded_task(), options.out or Path())
     data = options.sets()
@@ -153,7 +156,7 @@ def _prepare(options: Options) -> dict[str, Any]:
     return prepare(parts, data, _folder(options, data.name), _command(options, data))
 
 
-def _verify(options: Options) -> dict[str, Any]:
+def _verify(options: Options) -> Printed:
     path = options.path or _folder(options, options.data)
     if options.path and not path.is_dir():
         return prompt_files.verify(path)
@@ -161,7 +164,7 @@ def _verify(options: Options) -> dict[str, Any]:
     return verify(path, Path(root).expanduser() if root else None, options.datasets)
 
 
-def _register(options: Options) -> dict[str, Any]:
+def _register(options: Options) -> Printed:
     path = options.path or Path()
     data = options.sets("plan-c")
     if not data.cut:
@@ -171,7 +174,7 @@ def _register(options: Options) -> dict[str, Any]:
     return prepare(registered_parts(path), data, out, _command(options, data))
 
 
-def _draw(options: Options) -> dict[str, Any]:
+def _draw(options: Options) -> Printed:
     folder = options.path or Path("data") / options.data
     if options.path is None and not folder.exists():
         print(f"data={options.data} is prepared in {folder} first", file=sys.stderr)
@@ -210,22 +213,22 @@ def _is_root(text: str) -> bool:
     return text.lstrip("+").startswith("data.root=")
 
 
-def _describe(options: Options) -> dict[str, Any]:
+def _describe(options: Options) -> Printed:
     task = options.loaded_task()
     described = prompt_files.description(task, prompts.load(task))
-    return described | {"sha256": sha256(task_path(task))}
+    return {**described, "sha256": sha256(task_path(task))}
 
 
 def _folder(options: Options, name: str) -> Path:
     return options.out or Path("data") / name
 
 
-def _bias_set(options: Options) -> dict[str, Any]:
+def _bias_set(options: Options) -> Printed:
     assert options.out is not None, "it was asked for"
     return bias_set(options, options.path, options.out, options.seed, options.overrides)
 
 
-COMMANDS: dict[str, Callable[[Options], dict[str, Any]]] = {
+COMMANDS: dict[str, Callable[[Options], Printed]] = {
     "download": _download,
     "prepare": _prepare,
     "verify": _verify,

@@ -18,7 +18,7 @@ from experiments.evaluation.generate import Source, source_of
 from experiments.evaluation.options import Options as Evaluation
 from judges.ask.replies import open_store
 from judges.probes import biasset, slots
-from judges.probes.biasset import POLICY, VARIANTS, Item
+from judges.probes.biasset import POLICY, VARIANTS, Item, Summary
 from judges.probes.model import check_writer, writer
 from judges.probes.slots import RULES, Author, Written
 from study.answers import answer_of, strip_thinking
@@ -93,7 +93,7 @@ class BiasSetOptions:
 
 def bias_set(
     options: BiasSetOptions, path: Path | None, out: Path, seed: int, overrides: Sequence[str] = ()
-) -> dict[str, Any]:
+) -> Summary:
     """Build the set, where there is none, fill the slots that are asked for, and count it.
     Raises UserError: what `judges.probes.biasset` and `judges.probes.slots` refuse, a policy that
     cannot answer, or a set in ``out`` that is not the one asked for."""
@@ -160,7 +160,8 @@ def _fill_policy(options: BiasSetOptions, items: Sequence[Item], out: Path, seed
     keys_given = frozenset(options.given & {*GENERATION})
     source = source_of(Evaluation("rubric", out=out, seed=seed, given=keys_given, **typed))
     assert source is not None, "a policy is named"
-    author = Author(*_author_of(options, source), how="policy")
+    name, family = _author_of(options, source)
+    author = Author(name, family, how="policy")
     settings = source.settings
     slots_to_fill = slots.todo(items, [POLICY], author, options.overwrite, str(out), settings)
     made_with = json.dumps([source.model, settings], sort_keys=True)

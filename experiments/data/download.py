@@ -4,11 +4,11 @@ official names. A hub that does not answer is said in one line, and the data fol
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import httpx
 from huggingface_hub import HfApi, constants, set_client_factory
@@ -39,13 +39,31 @@ class Client(httpx.Client):
             raise ConnectionError(f"no answer in {HUB_SECONDS} s") from error
 
 
-def download(data: Data, out: Path) -> dict[str, Any]:
+class Given(TypedDict):
+    """Where a file is, and its hash."""
+
+    path: str
+    sha256: str
+
+
+class Fetched(TypedDict):
+    """The files of a set by official split; no revision where they are of the data folder."""
+
+    hub_revision: str | None
+    files: dict[str, Given]
+
+
+HubRow = Mapping[str, Any]
+"""A row as `datasets` gives it: texts, numbers, and lists and tables of those."""
+
+
+def download(data: Data, out: Path) -> dict[str, Fetched]:
     """Lay the files of each set below ``out``; set -> where each file is, with its sha256.
 
     A set that the hub does not give is looked for in the data folder.
     Raises UserError: neither has it.
     """
-    files_of: dict[str, Any] = {}
+    files_of: dict[str, Fetched] = {}
     closed = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else ""
     for name in data.datasets:
         try:
@@ -62,9 +80,7 @@ def download(data: Data, out: Path) -> dict[str, Any]:
                 why = first_line(error)
                 say(f"The hub did not give {name} ({why}): it is taken from data.root={root}.")
             paths, revision = sets.located(name, root), ""
-        files = {
-            split: {"path": str(path), "sha256": sha256(path)} for split, path in paths.items()
-        }
+        files = {split: Given(path=str(path), sha256=sha256(path)) for split, path in paths.items()}
         files_of[name] = {"hub_revision": revision or None, "files": files}
     return files_of
 
@@ -122,15 +138,15 @@ def _fetch(name: str, revision: str, out: Path) -> dict[str, Path]:
     return paths
 
 
-def _lines(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
+def _lines(rows: Iterable[HubRow]) -> Iterator[str]:
     return (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
-def _mbpp(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
+def _mbpp(rows: Iterable[HubRow]) -> Iterator[str]:
     return _lines(sorted(rows, key=lambda row: row["task_id"]))
 
 
-def _squad2(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
+def _squad2(rows: Iterable[HubRow]) -> Iterator[str]:
     """Questions put back into paragraphs of articles."""
     articles = []
     for title, questions in groupby(rows, key=lambda row: row["title"]):
@@ -141,7 +157,7 @@ def _squad2(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
     yield json.dumps({"version": "v2.0", "data": articles}, ensure_ascii=False)
 
 
-def _question(row: dict[str, Any]) -> dict[str, Any]:
+def _question(row: HubRow) -> dict[str, object]:
     texts, starts = row["answers"]["text"], row["answers"]["answer_start"]
     pairs = zip(texts, starts, strict=True)
     answers = [{"text": text, "answer_start": start} for text, start in pairs]
@@ -149,7 +165,7 @@ def _question(row: dict[str, Any]) -> dict[str, Any]:
     return {**question, "is_impossible": not answers}
 
 
-def _hotpotqa(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
+def _hotpotqa(rows: Iterable[HubRow]) -> Iterator[str]:
     """One JSON list, a row at a time."""
     before = "["
     for row in rows:
@@ -165,7 +181,7 @@ def _hotpotqa(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
     yield "]\n" if before != "[" else "[]\n"
 
 
-FORMS: dict[str, Callable[[Iterable[dict[str, Any]]], Iterator[str]]] = {
+FORMS: dict[str, Callable[[Iterable[HubRow]], Iterator[str]]] = {
     "mbpp": _mbpp,
     "squad2": _squad2,
     "hotpotqa": _hotpotqa,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from study.config.schema import Task
 from study.errors import UserError
@@ -22,7 +22,49 @@ INFO = "info.json"
 """Name of the file beside the rows that counts them."""
 
 
-def draw(task: Task, steps: int, prompts_per_step: int, seed: int, out: Path) -> dict[str, Any]:
+class DrawnSet(TypedDict):
+    """What is drawn of a set; see `_counted`."""
+
+    domain: str
+    weight: float
+    drawn: int
+    rows: int
+    distinct: int
+    most_repeats: int
+    effective: float
+    used_up_at: int | None
+
+
+class DrawnDomain(TypedDict):
+    """What is drawn of a domain: the share that it is meant to have, and the share that it has."""
+
+    weight: float
+    target: float
+    drawn: int
+    share: float
+
+
+class Counted(TypedDict):
+    """What is drawn of each domain and set."""
+
+    domains: dict[str, DrawnDomain]
+    datasets: dict[str, DrawnSet]
+
+
+class Info(Counted):
+    """What stands in `INFO`."""
+
+    rows: int
+    steps: int
+    prompts_per_step: int
+    seed: int
+    data: str
+    manifest_sha256: str
+    sha256: str
+    options: dict[str, object]
+
+
+def draw(task: Task, steps: int, prompts_per_step: int, seed: int, out: Path) -> Info:
     """Write {step, id, dataset, domain, problem, answer, type} of each row that a run of ``task``
     under ``seed`` draws, and `INFO` beside it, which is returned.
 
@@ -43,7 +85,7 @@ def draw(task: Task, steps: int, prompts_per_step: int, seed: int, out: Path) ->
             counts[place[:2]] += 1
             line = {"step": position // prompts_per_step + 1, **_line(order.item(place))}
             file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
-    info = {
+    info: Info = {
         "rows": length,
         "steps": steps,
         "prompts_per_step": prompts_per_step,
@@ -69,13 +111,13 @@ def _line(item: Item) -> dict[str, str]:
     }
 
 
-def _counted(order: Order, counts: Counter[tuple[str, int]], length: int) -> dict[str, Any]:
+def _counted(order: Order, counts: Counter[tuple[str, int]], length: int) -> Counted:
     """Of each domain and set: its weight and share, rows drawn, how many different ones, how often
     the one drawn most, and the effective number: (sum of counts)^2 / sum of their squares, which is
     the number of rows where all are drawn alike (Kish, "Survey Sampling", 1965)."""
     mixture = order.mixture
     ends = mixture.used_up(length)
-    sets: dict[str, dict[str, Any]] = {}
+    sets: dict[str, DrawnSet] = {}
     for name, pool in mixture.pools.items():
         counts_of_rows = [count for (dataset, _), count in counts.items() if dataset == name]
         sets[name] = {
@@ -90,10 +132,13 @@ def _counted(order: Order, counts: Counter[tuple[str, int]], length: int) -> dic
             else 0.0,
             "used_up_at": ends.get(name),
         }
-    domains = {}
+    domains: dict[str, DrawnDomain] = {}
     for domain, weight in mixture.domains.items():
-        counts_of_rows = sum(entry["drawn"] for entry in sets.values() if entry["domain"] == domain)
-        target = weight / sum(mixture.domains.values())
-        domains[domain] = {"weight": weight, "target": target, "drawn": counts_of_rows}
-        domains[domain]["share"] = counts_of_rows / length
+        drawn = sum(entry["drawn"] for entry in sets.values() if entry["domain"] == domain)
+        domains[domain] = {
+            "weight": weight,
+            "target": weight / sum(mixture.domains.values()),
+            "drawn": drawn,
+            "share": drawn / length,
+        }
     return {"domains": domains, "datasets": sets}

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from study.config import bounds
 from study.config.compose import preset_names
@@ -21,6 +20,7 @@ from study.tasks.datasets import code, prompt, sets
 from study.tasks.datasets.fields import address, field
 from study.tasks.datasets.preset import DOWNLOADED, SOURCE, Data
 from study.tasks.datasets.sets import SETS
+from study.tasks.datasets.table import File, Source
 from study.tasks.files import records, refuse
 from study.truth.item import Item
 
@@ -50,11 +50,11 @@ class Part:
     items: Callable[[], Iterator[tuple[str, Item]]]
     fate: Callable[[Item], str] = lambda item: ""
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> Source:
         """What the manifest says of the set before a row is read.
         Raises UserError: a file that cannot be read."""
         files = {
-            split: {"name": f"{path.parent.name}/{path.name}", "sha256": _hash(path)}
+            split: File(name=f"{path.parent.name}/{path.name}", sha256=_hash(path))
             for split, path in self.paths.items()
         }
         some = next(iter(self.paths.values()))

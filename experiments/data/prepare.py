@@ -14,7 +14,7 @@ import math
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,18 @@ from study.errors import UserError
 from study.system import locks
 from study.system.files import sha256, sync_files, write_json
 from study.tasks.datasets.preset import Data
-from study.tasks.datasets.table import FORMAT, MANIFEST, ROWS, SCHEMA, SPLITS, batch
+from study.tasks.datasets.table import (
+    FORMAT,
+    MANIFEST,
+    ROWS,
+    SCHEMA,
+    SPLITS,
+    Entry,
+    Manifest,
+    Source,
+    Tests,
+    batch,
+)
 from study.truth.item import Item, short_answer
 
 BATCH = 1024
@@ -53,7 +64,7 @@ class Scan:
 
     part: Part
     path: Path
-    described: dict[str, Any]
+    described: Source
     ids: list[str] = field(default_factory=list)
     official: list[str] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
@@ -75,7 +86,7 @@ def prepare(
     data: Data,
     out: Path,
     command: str = "",
-) -> dict[str, Any]:
+) -> Manifest:
     """Write the folder ``out`` and return its manifest. What was there is replaced. ``command`` is
     what makes such a folder but for ``out=``, for whoever has to make it again; it may be empty.
     Raises UserError: a row that is not of its form, no test row at all, or ``out`` holds something
@@ -85,7 +96,7 @@ def prepare(
         return _prepare(parts, data, out, command)
 
 
-def _prepare(parts: Sequence[Part], data: Data, out: Path, command: str) -> dict[str, Any]:
+def _prepare(parts: Sequence[Part], data: Data, out: Path, command: str) -> Manifest:
     out.parent.mkdir(parents=True, exist_ok=True)
     lock = out.parent / f".{out.name}.lock"
     holder = locks.take(lock)
@@ -136,7 +147,7 @@ def replace_folder(work: Path, out: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _write(parts: Sequence[Part], data: Data, work: Path, command: str) -> dict[str, Any]:
+def _write(parts: Sequence[Part], data: Data, work: Path, command: str) -> Manifest:
     scans = [_scan(part, work) for part in sorted(parts, key=lambda part: part.name)]
     for scan in scans:
         _assign(scan, data)
@@ -153,7 +164,7 @@ def _write(parts: Sequence[Part], data: Data, work: Path, command: str) -> dict[
         )
     _write_rows(scans, work)
     tests = _write_tests(scans, work)
-    manifest = {
+    manifest: Manifest = {
         "format": FORMAT,
         "preset": data.name,
         "command": command,
@@ -206,8 +217,9 @@ def _remember(scan: Scan, item: Item) -> None:
     scan.official.append(item.split)
     scan.groups.append(item.group_key)
     scan.lengths.append(len(item.prompt))
-    compared = (item.question, item.answers, item.context, item.entry_point)
-    scan.questions.append(near.question(*compared))
+    scan.questions.append(
+        near.question(item.question, item.answers, item.context, item.entry_point)
+    )
     scan.split.append(scan.part.fate(item))
     if item.domain == "code" and not item.tests:
         scan.untested.add(len(scan.ids) - 1)
@@ -309,12 +321,12 @@ def _counts(scan: Scan) -> dict[str, int]:
     return {name: tally[name] for name in SPLITS}
 
 
-def _entry(scan: Scan) -> dict[str, Any]:
+def _entry(scan: Scan) -> Entry:
     tally = Counter(scan.split)
     rows = {"read": len(scan.ids), **_counts(scan)}
     left_out = {reason: tally[reason] for reason in sorted(set(tally) - set(SPLITS))}
     in_splits = scan.at(*SPLITS)
-    entry = {
+    entry: Entry = {
         **scan.described,
         "rows": rows,
         "left_out": left_out,
@@ -357,9 +369,9 @@ def _write_rows(scans: Sequence[Scan], work: Path) -> None:
             writer.write_batch(pa.concat_batches(waiting))
 
 
-def _write_tests(scans: Sequence[Scan], work: Path) -> dict[str, Any]:
+def _write_tests(scans: Sequence[Scan], work: Path) -> dict[str, Tests]:
     """``test/<dataset>_test.jsonl`` and ``test/test_index.json``, for readers of the short form."""
-    entries: dict[str, Any] = {}
+    entries: dict[str, Tests] = {}
     for scan in scans:
         if not scan.at(TEST):
             continue
@@ -378,7 +390,7 @@ def _write_tests(scans: Sequence[Scan], work: Path) -> dict[str, Any]:
     return entries
 
 
-def _short(record: dict[str, Any]) -> dict[str, Any]:
+def _short(record: Mapping[str, Any]) -> dict[str, object]:
     """A row in the short form ``{problem, answer, type}`` with its id and, of several answers,
     all."""
     return {

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, cast
 
 from study.config.schema import Task
 from study.errors import UserError
@@ -27,7 +27,39 @@ MANIFEST = ".manifest.json"
 _WORD = re.compile(r"\w+")
 
 
-def short_form(row: Row, form: str) -> dict[str, Any]:
+class Leakage(TypedDict):
+    """How far rows repeat each other; see `leakage`."""
+
+    near_duplicates: int
+    eval_in_train: int
+    eval_overlapping: int
+    examples: list[str]
+
+
+class Description(TypedDict):
+    """Counts of a loaded task."""
+
+    task: str
+    options: dict[str, object]
+    rows: dict[str, int]
+    turns: dict[str, int]
+    prompt_characters: dict[str, int]
+    criteria: dict[str, float | None]
+    rules: dict[str, object]
+    items_per_row: dict[str, int]
+    leakage: Leakage
+
+
+class Manifest(Description):
+    """What stands beside a prepared file."""
+
+    source: dict[str, str]
+    """Name and sha256."""
+    sha256: str
+    """Of the rows."""
+
+
+def short_form(row: Row, form: str) -> dict[str, object]:
     """A row as one line of the prepared file; `prompts.parse` reads it back to the same row."""
     turns = [dict(turn) for turn in row.messages]
     if form == "verif":
@@ -46,10 +78,10 @@ def short_form(row: Row, form: str) -> dict[str, Any]:
     keys = ("category", "text", "source", "points")
     rules = [{key: getattr(rule, key) for key in keys} for rule in row.rules]
     record = {"prompt": turns, "rubrics": rubrics, "split": row.split}
-    return record | ({"rules": rules} if rules else {})
+    return {**record, **({"rules": rules} if rules else {})}
 
 
-def leakage(rows: Sequence[Row]) -> dict[str, Any]:
+def leakage(rows: Sequence[Row]) -> Leakage:
     """How far rows repeat each other, and how far the eval split has been seen in training.
 
     Returns:
@@ -76,7 +108,7 @@ def _grams(words: tuple[str, ...]) -> list[tuple[str, ...]]:
     return [words[start : start + WORDS] for start in range(len(words) - WORDS + 1)]
 
 
-def description(task: Task, loaded: Prompts) -> dict[str, Any]:
+def description(task: Task, loaded: Prompts) -> Description:
     """Counts of a loaded task, for the screen and the manifest."""
     rows = loaded.rows
     criteria = [item for row in rows for item in row.criteria]
@@ -117,7 +149,7 @@ def description(task: Task, loaded: Prompts) -> dict[str, Any]:
     }
 
 
-def prepare(task: Task, out: Path) -> dict[str, Any]:
+def prepare(task: Task, out: Path) -> Manifest:
     """Write rows and manifest, and return the manifest. Raises UserError where ``out`` does not end
     in .jsonl or is the source, or the rows are not of the form."""
     source = task_path(task)
@@ -127,7 +159,8 @@ def prepare(task: Task, out: Path) -> dict[str, Any]:
     form = str(task.options.get("form", "rubric"))
     lines = [json.dumps(short_form(row, form), ensure_ascii=False) + "\n" for row in loaded.rows]
     write_text(out, "".join(lines))
-    manifest = description(task, loaded) | {
+    manifest: Manifest = {
+        **description(task, loaded),
         "source": {"name": source.name, "sha256": sha256(source)},
         "sha256": sha256(out),
     }
@@ -135,7 +168,7 @@ def prepare(task: Task, out: Path) -> dict[str, Any]:
     return manifest
 
 
-def verify(path: Path) -> dict[str, Any]:
+def verify(path: Path) -> Manifest:
     """The manifest of a prepared file. Raises UserError where file or manifest is missing, or says
     something else than the other."""
     manifest_path = path.with_suffix(MANIFEST)
@@ -158,4 +191,4 @@ def verify(path: Path) -> dict[str, Any]:
     noted = {key: rows.get(key, 0) for key in ("distinct", "train", "eval")}
     if {key: again.get(key, 0) for key in noted} != noted:
         raise UserError(f"path={path} reads as {again}, but its manifest says {noted}.")
-    return manifest
+    return cast(Manifest, manifest)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -13,16 +12,22 @@ from experiments.data import near
 from study.errors import UserError
 from study.system.files import sha256
 from study.tasks.datasets import prompt
-from study.tasks.datasets.table import MANIFEST, ROWS, Table, again, open_table
+from study.tasks.datasets.table import MANIFEST, ROWS, Manifest, Table, again, open_table
 
 SIDES = ("test", "validation", "train")
 """Each may repeat nothing of those before it."""
-COMPARED = ("question", "answers", "context", "entry_point")
+COMPARED = {
+    "text": "question",
+    "answers": "answers",
+    "context": "context",
+    "function": "entry_point",
+}
+"""What `near.question` is given -> its column."""
 SHOWN = 3
 """Ids and groups that a message names."""
 
 
-def verify(folder: Path, root: Path | None = None, datasets: Sequence[str] = ()) -> dict[str, Any]:
+def verify(folder: Path, root: Path | None = None, datasets: Sequence[str] = ()) -> Manifest:
     """The manifest of a prepared folder, once all that it says has been computed again.
 
     Hashes of rows, test files, prompts and, where ``root`` is the data folder, of the sources;
@@ -64,7 +69,7 @@ def _files(table: Table) -> Iterator[str]:
             yield f"{name} has another sha256"
 
 
-def _prompts(manifest: dict[str, Any]) -> Iterator[str]:
+def _prompts(manifest: Manifest) -> Iterator[str]:
     for entry in manifest["datasets"].values():
         for name, digest in entry["prompts"].items():
             path = prompt.FOLDER / name
@@ -72,10 +77,13 @@ def _prompts(manifest: dict[str, Any]) -> Iterator[str]:
                 yield f"the prompt {name} has changed"
 
 
-def changed_sources(manifest: dict[str, Any], root: Path | None) -> Iterator[str]:
+def changed_sources(manifest: Manifest, root: Path | None) -> Iterator[str]:
     """What differs in ``root``, a data folder, from the files that a folder was prepared from."""
-    files = [file for entry in manifest["datasets"].values() for file in entry["files"].values()]
-    for file in files if root else ():
+    if root is None:
+        return
+    for file in (
+        file for entry in manifest["datasets"].values() for file in entry["files"].values()
+    ):
         path = root / file["name"]
         if not path.is_file():
             yield f"{path} is missing"
@@ -107,13 +115,14 @@ def _crossing(columns: pa.Table) -> Iterator[str]:
 
 def _near(table: Table) -> Iterator[str]:
     """Near-duplicates that stand in two splits, domain by domain."""
-    columns = table.columns.select(["id", "domain", "split", *COMPARED])
+    columns = table.columns.select(["id", "domain", "split", *COMPARED.values()])
     sides: dict[tuple[str, str], tuple[list[str], list[near.Question]]] = {}
     for rows in columns.to_batches():
         for record in rows.to_pylist():
             ids, questions = sides.setdefault((record["domain"], record["split"]), ([], []))
             ids.append(record["id"])
-            questions.append(near.question(*(record[key] for key in COMPARED)))
+            compared = {name: record[key] for name, key in COMPARED.items()}
+            questions.append(near.question(**compared))
     for domain in sorted(set(table.domains.values())):
         here = {split: sides.get((domain, split), ([], [])) for split in SIDES}
         matches = near.crossing({split: questions for split, (_, questions) in here.items()})

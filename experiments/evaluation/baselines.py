@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from analysis.statistics.estimate import Estimate
 from experiments.evaluation.metrics import Vote, best_of, majority, rate
@@ -45,6 +45,28 @@ class Evaluated:
     items: Path
     rows: str
     """Hash of all rows of the split, evaluated or not: ids alone do not tell data from data."""
+
+
+Words = Mapping[str, object]
+"""Options of a command, of which None is left out."""
+
+
+class Baseline(TypedDict):
+    """A baseline's accuracy with its interval over n rows; or None, and the command that makes it.
+
+    ``file`` is the result that it was taken from, ``answer`` the one that is given to everything,
+    ``votes`` and ``k`` the samples of a row, and ``tokens`` those of all of them.
+    """
+
+    accuracy: float | None
+    ci95: NotRequired[list[float]]
+    n: NotRequired[int]
+    file: NotRequired[str]
+    answer: NotRequired[str]
+    votes: NotRequired[int]
+    k: NotRequired[int]
+    tokens: NotRequired[float | None]
+    command: NotRequired[str | None]
 
 
 def others(folders: Iterable[Path], without: Iterable[Path]) -> list[Evaluated]:
@@ -100,25 +122,24 @@ class Table:
     here: Evaluated
     votes: Mapping[str, list[Vote]]
     elsewhere: Sequence[Evaluated]
-    untrained: tuple[str, dict[str, Any]] | None
+    untrained: tuple[str, Words] | None
 
-    def rows(self) -> dict[str, dict[str, Any]]:
+    def rows(self) -> dict[str, Baseline]:
         """Baseline -> its accuracy with its interval, or None and the command that makes it."""
         method = self.here.method or "direct"
-        untrained: dict[str, Any] = {"accuracy": None, "command": None}
+        untrained: Baseline = {"accuracy": None, "command": None}
         if self.untrained is not None:
             model, words = self.untrained
             untrained = self._mean(method, model) or self._command("untrained", **words)
-        sc = {"method": "sc"}
-        voted: dict[str, Any] = {"accuracy": None, "command": None}
+        voted: Baseline = {"accuracy": None, "command": None}
         if SETS[self.here.dataset].domain != "code":  # no two programs are the same answer
-            voted = self._vote() or self._command("sc", **sc)
+            voted = self._vote() or self._command("sc", method="sc")
         return {
             "untrained": untrained,
             "direct": self._mean("direct") or self._command("direct", method="direct"),
             "chain_of_thought": self._mean("cot") or self._command("cot", method="cot"),
             "self_consistency": voted,
-            "oracle_best_of_k": self._best() or self._command("sc", **sc),
+            "oracle_best_of_k": self._best() or self._command("sc", method="sc"),
         }
 
     def _answers(self, method: str, model: str | None) -> tuple[Evaluated, list[list[Vote]]] | None:
@@ -136,15 +157,15 @@ class Table:
                     return other, [answers for answers in votes if answers]
         return None
 
-    def _mean(self, method: str, model: str | None = None) -> dict[str, Any] | None:
+    def _mean(self, method: str, model: str | None = None) -> Baseline | None:
         """The mean accuracy of the answers by a method."""
         if (answers := self._answers(method, model or self.here.model)) is None:
             return None
         other, rows = answers
         credits = [[float(vote.correct) for vote in votes] for votes in rows]
-        return accuracy_of(rate(credits), rows) | {"file": str(other.path)}
+        return {**accuracy_of(rate(credits), rows), "file": str(other.path)}
 
-    def _vote(self) -> dict[str, Any] | None:
+    def _vote(self) -> Baseline | None:
         """The vote of as many samples as take the tokens of one answer here, at least one; of all
         where the tokens are not known, or this is the vote."""
         if (answers := self._answers("sc", self.here.model)) is None:
@@ -155,9 +176,9 @@ class Table:
             k = max(1, min(k, int(self.here.tokens / other.tokens)))
         tokens = None if other.tokens is None else k * other.tokens
         entry = accuracy_of(majority(rows, k), rows)
-        return entry | {"votes": k, "tokens": tokens, "file": str(other.path)}
+        return {**entry, "votes": k, "tokens": tokens, "file": str(other.path)}
 
-    def _best(self) -> dict[str, Any] | None:
+    def _best(self) -> Baseline | None:
         """Who picks a right one of as many samples as every row has: of this evaluation where that
         is several, else of self-consistency's."""
         several = list(self.votes.values())
@@ -168,17 +189,17 @@ class Table:
             other, several = answers
         k = min(map(len, several))
         best = best_of([votes[:k] for votes in several])
-        return accuracy_of(best, several) | {"k": k, "file": str(other.path)}
+        return {**accuracy_of(best, several), "k": k, "file": str(other.path)}
 
-    def _command(self, label: str, **words: Any) -> dict[str, Any]:
+    def _command(self, label: str, **words: object) -> Baseline:
         """A baseline that is not there, and what to type for it."""
         return {"accuracy": None, "command": typed(self.options, label, words)}
 
 
-def typed(options: Options, label: str, words: Mapping[str, Any]) -> str:
+def typed(options: Options, label: str, words: Words) -> str:
     """The command of this evaluation with other ``words``, of which None is left out."""
     dropped = ("what", "judge", "overrides", "same_judge", "runs_dir", "track", "given")
-    changes: dict[str, Any] = {
+    changes: dict[str, object] = {
         "out": options.out.with_name(f"{options.out.stem}-{label}.json"),
         "responses_out": None,
         **({"predictions": "ANSWERS.jsonl"} if options.predictions else {}),
@@ -206,17 +227,17 @@ def constant_answer(rows: Sequence[Item]) -> str:
     return golds.most_common(1)[0][0]
 
 
-def constant(rows: Sequence[Item], whole: Sequence[Item], grader: Grader) -> dict[str, Any]:
+def constant(rows: Sequence[Item], whole: Sequence[Item], grader: Grader) -> Baseline:
     """The baseline that gives one answer to everything, graded on ``rows``."""
     code = whole[0].domain == "code"
     answer = CONSTANT if code else constant_answer(whole)
     texts = [answer.format(name=item.entry_point) if code else answer for item in rows]
     scores = [result for result in score(rows, texts, grader) if result is not None]
     credits = [[float(result.correct)] for result in scores]
-    return accuracy_of(rate(credits), credits) | {"answer": answer}
+    return {**accuracy_of(rate(credits), credits), "answer": answer}
 
 
-def accuracy_of(estimate: Estimate, rows: Sequence[Any]) -> dict[str, Any]:
+def accuracy_of(estimate: Estimate, rows: Sequence[object]) -> Baseline:
     """A baseline's accuracy, its interval, and the rows that it was taken over."""
     interval = [estimate.low, estimate.high]
     return {"accuracy": estimate.value, "ci95": interval, "n": len(rows)}

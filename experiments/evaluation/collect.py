@@ -52,7 +52,7 @@ class Collected:
     """Responses to prompts that are not evaluated."""
     truncated: int
     """Of the responses to prompts that are evaluated, those that ran into ``max_tokens``."""
-    settings: dict[str, Any] | None
+    settings: Mapping[str, object] | None
     """How the responses were generated; None for a file that was given."""
 
     @property

@@ -7,10 +7,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from experiments.evaluation import baselines, chosen
-from experiments.evaluation.baselines import Evaluated
+from experiments.evaluation.baselines import Baseline, Evaluated
 from experiments.evaluation.chosen import Part, digest
 from experiments.evaluation.collect import (
     Collected,
@@ -22,6 +22,7 @@ from experiments.evaluation.collect import (
 from experiments.evaluation.generate import source_of
 from experiments.evaluation.metrics import (
     Answer,
+    Confusion,
     Measured,
     averages,
     by_row,
@@ -63,7 +64,7 @@ class Graded:
     answers: list[Answer]
     missing: list[tuple[str, int]]
     """(row, sample) of the answers that are not there."""
-    constant: dict[str, Any]
+    constant: Baseline
 
 
 def evaluate_datasets(options: Options) -> None:
@@ -88,7 +89,7 @@ def evaluate_datasets(options: Options) -> None:
     entries = [_entry(answers, options, judge, predictions) for answers in graded]
     _add_baselines(entries, graded, options, collected.model, untrained)
     hashes = [entry["hashes"]["data"] for entry in entries]
-    result: dict[str, Any] = {
+    result: dict[str, object] = {
         "evaluation": options.what,
         "model": collected.model,
         "method": options.method,
@@ -238,9 +239,37 @@ def _ask(judge: Judge, graded: Sequence[Graded], runs_dir: Path) -> None:
         answers[place] = replace(answers[place], verdict=verdict.score)
 
 
-def _entry(
-    graded: Graded, options: Options, judge: Judge | None, predictions: str
-) -> dict[str, Any]:
+class Asked(TypedDict):
+    """The judge of a result."""
+
+    name: str
+    model: str
+    revision: str
+
+
+class Entry(TypedDict):
+    """One set of a result; ``hashes`` are of prompts, data, split and predictions."""
+
+    dataset: str
+    domain: str
+    split: str
+    metrics: dict[str, float]
+    n: int
+    n_samples: int
+    n_missing: int
+    n_unscored: int
+    n_trained_on: int | None
+    ci95: dict[str, list[float]]
+    judge: Asked | None
+    confusion: Confusion | None
+    tokens: float | None
+    hashes: dict[str, str]
+    items: str
+    """File of one line per answer."""
+    baselines: NotRequired[dict[str, Baseline]]
+
+
+def _entry(graded: Graded, options: Options, judge: Judge | None, predictions: str) -> Entry:
     """One set of the result, without its baselines; its file of items is written."""
     part, answers = graded.part, graded.answers
     measured: Measured = measure(answers, part.dataset, part.domain, options.method)
@@ -290,11 +319,11 @@ def _write_items(graded: Graded, out: Path, predictions: str, judged: bool) -> P
 
 
 def _add_baselines(
-    entries: Sequence[dict[str, Any]],
+    entries: Sequence[Entry],
     graded: Sequence[Graded],
     options: Options,
     model: str | None,
-    untrained: tuple[str, dict[str, Any]] | None,
+    untrained: tuple[str, baselines.Words] | None,
 ) -> None:
     """Add to each set what its accuracy is to be compared with."""
     place = _place_in_study(options)
@@ -311,7 +340,7 @@ def _add_baselines(
         entry["baselines"] = {"constant": of_set.constant, **table.rows()}
 
 
-def _untrained(options: Options, model: str) -> tuple[str, dict[str, Any]] | None:
+def _untrained(options: Options, model: str) -> tuple[str, baselines.Words] | None:
     """The model that was trained, as results name it, and the words of a command that asks it about
     the same rows. A cell's own command leaves out what the cell was trained on."""
     run, trained = options.run, trained_under(options) if options.adapter else None
@@ -339,7 +368,7 @@ def _place_in_study(options: Options) -> Path | None:
     return cell.parent / "results" / "evaluation" / name
 
 
-def _judge_fields(judge: Judge) -> dict[str, Any]:
+def _judge_fields(judge: Judge) -> Asked:
     return {"name": judge.name, "model": judge.endpoint.model, "revision": judge.revision}
 
 

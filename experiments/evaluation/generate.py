@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -37,8 +37,18 @@ from study.config.schema import Endpoint, Policy, Sampling, freeze
 from study.errors import UserError
 from study.system.files import read_json
 
-Row = dict[str, Any]
-"""One response: its prompt, the response or None, and how it ended."""
+
+class Row(TypedDict, total=False):
+    """One response, and how it ended."""
+
+    prompt: str
+    response: str | None
+    stop: str | None
+    tokens: int | None
+    thinking: str
+    error: str
+
+
 Keep = Callable[[Row], None]
 """Takes a row as soon as it is there."""
 Turns = Mapping[str, Sequence[dict[str, str]]]
@@ -68,7 +78,7 @@ class Source:
 
     model: str
     """Who answers; files of results and responses belong to one model."""
-    settings: dict[str, Any]
+    settings: dict[str, object]
     answer: Callable[[Turns, Keep], None]
     """Hands a row {prompt, response, ...} of each prompt to the callable, in any order."""
     tokenizer: Callable[[], Any] | None = None
@@ -126,7 +136,7 @@ def _untrained(run: CellFolder) -> dict[str, Any]:
     return run.config()["policy"]
 
 
-def _decoding(options: Options) -> dict[str, Any]:
+def _decoding(options: Options) -> dict[str, object]:
     """How answers are decoded; part of what a file of responses is compared with."""
     names = ("temperature", "top_p", "max_tokens", "seed", "thinking")
     top_k = {"top_k": options.top_k} if options.top_k else {}
@@ -191,8 +201,12 @@ def _endpoint(options: Options, url: str, model: str) -> Source:
     open_channel(endpoint)  # a missing key is said before anything is written
     settings = _decoding(options)
     extra = {"top_k": options.top_k} if options.top_k else {}  # a field of vLLM, not of OpenAI's
-    mine = settings.keys() - {"thinking", "top_k"}
-    sampling = Sampling(**{key: settings[key] for key in mine})
+    sampling = Sampling(
+        temperature=options.temperature,
+        top_p=options.top_p,
+        max_tokens=options.max_tokens,
+        seed=options.seed,
+    )
 
     def answer(turns: Turns, keep: Keep) -> None:
         prompts = list(turns)
@@ -220,8 +234,8 @@ def _row(prompt: str, fetched: Fetched) -> Row:
     if not text and reply.reasoning and finish == "length":
         text = f"<think>{reply.reasoning}"
     stop = "length" if finish == "length" else "stop"
-    row = {"prompt": prompt, "response": text, "stop": stop, "tokens": reply.tokens_out}
-    return row | ({"thinking": reply.reasoning} if reply.reasoning else {})
+    row: Row = {"prompt": prompt, "response": text, "stop": stop, "tokens": reply.tokens_out}
+    return {**row, "thinking": reply.reasoning} if reply.reasoning else row
 
 
 def failed(prompt: str, error: str) -> Row:

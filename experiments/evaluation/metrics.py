@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -28,6 +28,10 @@ THRESHOLD = 0.5
 """Score of a judge from which it calls an answer right."""
 
 
+Line = dict[str, bool | float | str | None]
+"""A line of a file of items."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """One answer to one row."""
@@ -43,16 +47,16 @@ class Answer:
     """The judge's score; None without a judge, and where it gave none."""
 
     @property
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Line:
         """A line of the file of items."""
-        line: dict[str, Any] = {"id": self.item.id, "sample": self.sample}
+        line: Line = {"id": self.item.id, "sample": self.sample}
         if self.score is None:
             reason = "the rule could not be run"
             return line | missing("unscored", reason)
         return line | columns(self.score)
 
 
-def missing(outcome: str, detail: str) -> dict[str, Any]:
+def missing(outcome: str, detail: str) -> Line:
     """The columns of an answer without a score."""
     empty = dict.fromkeys(("correct", "score", "extracted"))
     return {**empty, "outcome": outcome, "detail": detail}
@@ -184,7 +188,23 @@ def best_of(rows: Sequence[Sequence[Vote]]) -> Estimate:
     return rate([[float(any(vote.correct for vote in votes))] for votes in rows])
 
 
-def judged(graded: Sequence[Answer]) -> dict[str, Any]:
+class Confusion(TypedDict):
+    """The judge against the rule; see `judged`."""
+
+    tp: int
+    fp: int
+    fn: int
+    tn: int
+    unscored: int
+    cut_off: int
+    tpr: float
+    fpr: float
+    youden_j: float
+    accuracy: float
+    ci95: dict[str, list[float]]
+
+
+def judged(graded: Sequence[Answer]) -> Confusion:
     """The judge against the rule over the answers that the rule could grade.
 
     Counts, TPR and FPR over all of them (intervals as in `rate`), Youden's J of the two, and
@@ -201,8 +221,8 @@ def judged(graded: Sequence[Answer]) -> dict[str, Any]:
             table[passed, right] += 1
             calls.setdefault(answer.item.id, {True: [], False: []})[right].append(float(passed))
     tpr, fpr = (_pooled([row[right] for row in calls.values()]) for right in (True, False))
-    rates = {"tpr": tpr, "fpr": fpr, "youden_j": youden_j(tpr, fpr)}
-    rates["accuracy"] = _pooled([row[True] + row[False] for row in calls.values()])
+    accuracy = _pooled([row[True] + row[False] for row in calls.values()])
+    rates = {"tpr": tpr, "fpr": fpr, "youden_j": youden_j(tpr, fpr), "accuracy": accuracy}
     return {
         "tp": table[True, True],
         "fp": table[True, False],
@@ -210,7 +230,10 @@ def judged(graded: Sequence[Answer]) -> dict[str, Any]:
         "tn": table[False, False],
         "unscored": sum(each.verdict is None for each in scored),
         "cut_off": sum(each.score is not None and each.text is None for each in graded),
-        **{name: each.value for name, each in rates.items()},
+        "tpr": tpr.value,
+        "fpr": fpr.value,
+        "youden_j": rates["youden_j"].value,
+        "accuracy": accuracy.value,
         "ci95": {name: [each.low, each.high] for name, each in rates.items()},
     }
 

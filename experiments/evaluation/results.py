@@ -24,7 +24,7 @@ from study.system.files import first_line, read_json, write_json
 
 def guard(
     target: Path, model: str | None, evaluation: str, judge: str | None = None
-) -> dict[str, Any]:
+) -> Mapping[str, Any]:
     """What ``target`` holds already. Raises UserError where that is not an earlier result of the
     same model, evaluation and judge."""
     if target.is_file() and not target.stat().st_size:

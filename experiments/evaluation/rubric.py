@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from experiments.evaluation.collect import collect
 from experiments.evaluation.options import Options
@@ -29,7 +29,7 @@ from study.config.compose import load_presets
 from study.errors import UserError
 from study.rows import Row, RuleTruth
 from study.system.files import read_json, write_text
-from study.tasks import oracle, prompts, task_module
+from study.tasks import kind_of, oracle, prompts
 from study.truth.rubric import rubric_score
 from study.verdict import Outcome, Verdict, mean_score
 
@@ -56,7 +56,30 @@ class Graded:
         return mean_score(self.votes)
 
 
-def summary(graded: Sequence[Graded], clip: bool, seed: int, signed: bool) -> dict[str, Any]:
+class Summary(TypedDict):
+    """What graded answers come to; see `summary`."""
+
+    score: float
+    interval: list[float]
+    """95 %, by the bootstrap over prompts."""
+    bootstrap_sd: float
+    bounds: list[float]
+    """The score were all that is missing as bad, and as good, as it can be."""
+    unit: str
+    n_prompts: int
+    n_samples: int
+    n_unscored: int
+    n_unscored_prompts: int
+    n_empty: int
+    n_truncated_thinking: int
+    unscored: dict[str, int]
+    """By outcome."""
+    always_met: float
+    never_met: float
+    criteria: dict[str, dict[str, float | None]]
+
+
+def summary(graded: Sequence[Graded], clip: bool, seed: int, signed: bool) -> Summary:
     """Mean over samples, then over prompts, with its bootstrap, its bounds and two constants.
 
     Raises UserError where no sample has a score.
@@ -222,7 +245,7 @@ def evaluate_rubric(options: Options) -> None:
     turns = {row.prompt_text(): row.messages for row in rows.selected}
     answers = collect(options, turns, rows.prompt_ids, judge.name)
     # no rule can tell of prompts from a file, which may have none to train on
-    truth = (lambda *_: None) if task_module(task.name) is prompts else oracle(task)
+    truth = (lambda *_: None) if kind_of(task) is prompts.TASK else oracle(task)
     texts = answers.texts
     to_grade = [
         (row, answer_of(text)) for row in rows.selected for text in texts.get(row.prompt_id, ())
@@ -304,13 +327,13 @@ def _compose(
 def held_out(task: Task, split: str, options: Options) -> Rows:
     """The rows of a split that a judge can grade by criteria, and what else there is. Raises
     UserError for a split without such a row."""
-    module = task_module(task.name)
-    if module is prompts:  # not by `rows`, which wants rows to train on and may leave some out
+    kind = kind_of(task)
+    if kind is prompts.TASK:  # not by `rows`, which wants rows to train on and may leave some out
         any_row = {"needs": "nothing", "max_prompt_chars": None}
         every = prompts.load(replace(task, options=task.options | any_row)).rows
         in_split = [row for row in prompts.load(task).rows if row.split in SPLITS[split]]
     else:
-        every = tuple(row for name in SPLITS["all"] for row in module.rows(task, name))
+        every = tuple(row for name in SPLITS["all"] for row in kind.rows(task, name))
         in_split = [row for row in every if row.split in SPLITS[split]]
     rows = [row for row in in_split if row.criteria]
     if not rows:

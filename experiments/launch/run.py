@@ -29,7 +29,7 @@ from experiments.workflow.planted import write_planted
 from judges.serving.lease import leases
 from study.cell import cells, exchange
 from study.cell.cells import Cell, executors_of, models_of
-from study.cell.study_file import base, read_study, write_study
+from study.cell.study_file import StudyFile, base, read_study, write_study
 from study.cell.verify import mend
 from study.command_names import study_words, typed
 from study.config.schema import Study
@@ -158,9 +158,9 @@ def _lay(first: Cell, new: Sequence[Cell], mlflow_ids: dict[str, str]) -> None:
         mlflow_ids |= initialise(uri, study_dir.parent, config.study, config.factors, places)
     study_dir.mkdir(parents=True, exist_ok=True)
     (study_dir / SUMMARY).unlink(missing_ok=True)
-    described = {
+    described: StudyFile = {
         "study": config.study,
-        "factors": config.factors,
+        "factors": list(config.factors),
         "base": base(first, config.factors),
         "mlflow": dict(mlflow_ids),
     }

@@ -13,7 +13,7 @@ from study.cell import exchange, places
 from study.config import bounds
 from study.config.correction import Part
 from study.config.schema import Judge, Study, freeze
-from study.config.simulated import DOMAINS, changed_in
+from study.config.simulated import DOMAINS
 from study.errors import UserError
 from study.features import FEATURES
 
@@ -67,7 +67,7 @@ def _planted(judge: Judge, name: str) -> Part:
             f"{judge.grading.name} adds no dose to a score. Type correction.fit=STUDY, or one of"
             f" judge.grading.name={','.join(ADDS)}"
         )
-    if varied := [each for each in DOMAINS if name in changed_in(settings, each).get("doses", {})]:
+    if varied := [each for each in DOMAINS if name in getattr(settings.domains, each).doses]:
         raise UserError(
             f"{typed} removes one dose, but judge={judge.name} has another in"
             f" {', '.join(varied)}. Type correction.fit=STUDY"

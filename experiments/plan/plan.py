@@ -268,7 +268,7 @@ def rows(
 
 def design(todo: Sequence[Cell]) -> tuple[int, int]:
     """Seeds of the arm that has fewest, and arms: cells that differ in more than their seed."""
-    seeds: dict[str, set[int]] = defaultdict(set)
+    seeds: dict[str, set[object]] = defaultdict(set)
     for cell in todo:
         arm = dict(cell.identity)
         seed = arm.pop("seed", 0)

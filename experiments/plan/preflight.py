@@ -45,7 +45,7 @@ from study.rows import Row
 from study.sandbox import tiers
 from study.system import storage
 from study.system.machine import usable_gpus
-from study.tasks import TASKS, checked, nominal_mix, order_of, runs_code, tells_truth
+from study.tasks import TASKS, checked, kind_of, nominal_mix, order_of
 from study.tasks.scaffold import check as check_scaffold
 
 
@@ -243,12 +243,12 @@ def check_inputs(todo: Sequence[Cell]) -> Iterator[Finding]:
         config, size = cell.config, cell.config.trainer.group_size
         task = json.dumps(cell.data["task"])
         if task not in rows_of:
-            rows_of[task] = checked(TASKS[config.task.name].rows(config.task, "train"))
+            rows_of[task] = checked(kind_of(config.task).rows(config.task, "train"))
         rows = rows_of[task]
         mix, length = nominal_mix(order_of(config), rows), config.trainer.max_completion_length
         check_reward(config.reward, config.judge, rows, length, mix)
         domains = {*mix, *(row.domain for row in rows)}
-        check_correction(config, tells_truth(config.task, rows), domains)
+        check_correction(config, kind_of(config.task).tells_truth(rows), domains)
         yield from check_world(config, rows)
         check_scaffold(config.scaffold, rows)
         evaluation = json.dumps([task, cell.data["trainer"], config.sweep.accelerate])
@@ -307,14 +307,14 @@ def check_held_out(config: Study) -> Iterator[Finding]:
         )
     if not every:
         return
-    held_out = TASKS[task.name].rows(task, "eval")
+    held_out = kind_of(task).rows(task, "eval")
     if not len(held_out):
         yield problem(
             "held-out rows",
             f"trainer.eval_steps={every} scores held-out rows, but task={task.name} has none with"
             f" task.eval_rows={task.eval_rows}. Type task.eval_rows=64, or {off}",
         )
-    if not samples and not tells_truth(task, held_out):
+    if not samples and not kind_of(task).tells_truth(held_out):
         yield problem(
             "held-out rows",
             f"trainer.eval_steps={every} scores held-out rows by rule, but task={task.name} has no"
@@ -328,7 +328,9 @@ def sandboxed(todo: Sequence[Cell]) -> None:
     ruled = {
         config.sandbox
         for config in (cell.config for cell in todo)
-        if config.reward.rules == "run" or runs_code(config.task) or config.world == "workflow"
+        if config.reward.rules == "run"
+        or kind_of(config.task).runs_code(config.task)
+        or config.world == "workflow"
     }
     if ruled:
         tiers.find(unsafe=ruled == {"unsafe"})

@@ -34,7 +34,7 @@ from study.errors import UserError
 from study.rewards.checks import for_judge
 from study.screen import plural
 from study.system.files import Damaged
-from study.tasks import sample, task_module
+from study.tasks import kind_of, sample
 
 if TYPE_CHECKING:
     from study.rows import Row
@@ -179,13 +179,13 @@ def thought(model: Model) -> float:
 def _held_out(task_json: str) -> int:
     """Held-out rows of a task."""
     task: Task = freeze(Task, json.loads(task_json))
-    return len(task_module(task.name).rows(task, "eval"))
+    return len(kind_of(task).rows(task, "eval"))
 
 
 @functools.cache
 def _sample(task_json: str) -> list[Row]:
     task: Task = freeze(Task, json.loads(task_json))
-    return sample(task_module(task.name).rows(task, "train"), SAMPLE)
+    return sample(kind_of(task).rows(task, "train"), SAMPLE)
 
 
 MOST, ENOUGH = 48, 9

@@ -29,7 +29,7 @@ from study.config.schema import Policy, Task, Warmup
 from study.errors import UserError
 from study.rows import Row
 from study.system import locks
-from study.tasks import FILE_TASKS, lessons_of
+from study.tasks import kind_of, prompts
 from study.tasks.lessons import MOST_WORDS, Lessons
 
 if TYPE_CHECKING:
@@ -79,11 +79,11 @@ def is_built(policy: Policy, task: Task, cache_dir: Path) -> bool:
 
 def taught(task: Task) -> Lessons:
     """The lessons of a task. Raises UserError: it has none."""
-    lessons = lessons_of(task)
+    lessons = kind_of(task).lessons(task)
     if lessons is not None:
         return lessons
     why = f"task={task.name} has none"
-    if task.name in FILE_TASKS:
+    if kind_of(task) is prompts.TASK:
         why = f"no training row of task={task.name} task.path={task.path} has a reference answer"
     raise UserError(
         f"The tiny policy learns a task from its lessons before RL, but {why}. Give rows such as"

@@ -12,6 +12,7 @@ import difflib
 import re
 import shlex
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,12 +62,10 @@ def arguments_of(cell: Cell) -> list[str]:
     )
 
 
-def _preset(group: str, data: dict[str, Any]) -> str:
+def _preset(group: str, data: object) -> str:
     """The preset of a group that a part of a config is nearest to: that of its name, else the one
     with which it has the most values in common."""
     names = [name for name in preset_names(group) if name != "base"]
-    if data.get("name") in names and group not in ("reward", "scaffold"):
-        return str(data["name"])
     flat = flatten(data)
     best, most = "", float("-inf")
     for name in names:
@@ -77,10 +76,10 @@ def _preset(group: str, data: dict[str, Any]) -> str:
     return best
 
 
-def _settings(data: dict[str, Any], target: dict[str, Any]) -> dict[str, Any]:
+def _settings(data: Mapping[str, object], target: Mapping[str, object]) -> dict[str, object]:
     """Keys to set in ``data`` so that it is what ``target`` is, as far as that is in the hash."""
     here, there = identifying(data), identifying(target)
-    settings: dict[str, Any] = {}
+    settings: dict[str, object] = {}
     for key in sorted({*here, *there}):
         if here.get(key, ABSENT) != there.get(key, ABSENT) and not key.startswith(FILLED):
             path, value = _at(target, key)
@@ -89,12 +88,12 @@ def _settings(data: dict[str, Any], target: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _at(data: dict[str, Any], key: str) -> tuple[str, Any]:
+def _at(data: Mapping[str, object], key: str) -> tuple[str, object]:
     """The value at a flat key, or the whole list that it is in, with the key of that."""
-    value: Any = data
+    value: object = data
     names = key.split(".")
     for place, name in enumerate(names):
-        if not isinstance(value, dict):
+        if not isinstance(value, Mapping):
             return ".".join(names[:place]), value
         if name not in value:
             return key, left_out(key)

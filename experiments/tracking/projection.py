@@ -11,6 +11,7 @@ import json
 import math
 import posixpath
 import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
@@ -75,12 +76,12 @@ def params(cell: Cell) -> dict[str, str]:
     return _texts(cell, listed) | axes(cell)
 
 
-def _sweeps(factor: str, key: str, data: dict[str, Any]) -> bool:
+def _sweeps(factor: str, key: str, data: Mapping[str, object]) -> bool:
     """Whether ``key`` is an axis by ``factor``; a group with a name is one axis, not its parts."""
-    node: Any = data
+    node: object = data
     for part in factor.split("."):
-        node = node.get(part) if isinstance(node, dict) else None
-    if isinstance(node, dict) and "name" in node:
+        node = node.get(part) if isinstance(node, Mapping) else None
+    if isinstance(node, Mapping) and "name" in node:
         return key == f"{factor}.name"
     return under(key, (factor,))
 

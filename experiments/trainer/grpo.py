@@ -45,7 +45,7 @@ from study.cell.records import COMPONENT, Recorder
 from study.config.schema import Study
 from study.errors import UserError
 from study.rows import Row
-from study.tasks import lookup, nominal_mix, order_of
+from study.tasks import kind_of, nominal_mix, order_of
 from study.tasks.scaffold import Shown
 
 log = logging.getLogger(__name__)
@@ -462,7 +462,8 @@ def make_trainer(
         cell_id: hash of the config, noted in each checkpoint.
         alarm: that may end the run (``correction.stop``); None as the scorer.
     """
-    row_of = lookup(config.task) if scorer is None else scorer.oracle.row_of
+    own_rows = kind_of(config.task).lookup
+    row_of = own_rows(config.task) if scorer is None else scorer.oracle.row_of
     prompt_for = None
     if scorer is not None and scorer.world.prompts:
         prompt_for = prompt_of(scorer.world, row_of)

@@ -31,7 +31,8 @@ from study.cell.signature import cell_id
 from study.errors import UserError
 from study.programs.endings import INFRASTRUCTURE
 from study.rows import Row, Truth
-from study.tasks import task_module
+from study.tasks import kind_of
+from study.tasks.kind import GradedTask
 from study.truth.score import columns
 
 KEPT = "kept"
@@ -56,7 +57,7 @@ class HeldOut(TrainerCallback):
     ) -> None:
         self.trainer, self.scorer, self.recorder = trainer, scorer, recorder
         self.on_line, self.folder, self.config = on_line, recorder.folder, scorer.config
-        self.task = task_module(self.config.task.name)
+        self.task = kind_of(self.config.task)
         self.rows: Sequence[Row] = self.task.rows(self.config.task, "eval")
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -197,13 +198,11 @@ class HeldOut(TrainerCallback):
 
     def _rule_results(self, answers: Sequence[str | None]) -> list[dict[str, Any]]:
         """What the rules say of each row's answer; the oracle remembers it for the judges."""
-        if hasattr(self.task, "scores"):
+        if isinstance(self.task, GradedTask):
             scores = self.task.scores(self.rows, answers)
-            if self.config.trainer.eval_samples and hasattr(self.task, "truths_of"):
-                truths = self.task.truths_of(self.rows, scores)
+            if self.config.trainer.eval_samples:
+                truths = self.task.truths_of(self.rows, answers, scores)
                 self.scorer.oracle.remember(self.rows, answers, truths)
-            elif self.config.trainer.eval_samples:
-                self.scorer.oracle.truths(self.rows, answers)
             return [
                 _missing("the grader failed")
                 if score is None

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.trainer.world import Direct, Executed, TooManyFailed, World
 from study.cell.heartbeat import Heartbeat
-from study.cell.records import COMPONENT, ORIGIN, rollout_id
+from study.cell.records import COMPONENT, ORIGIN, CallRow, rollout_id
 from study.config.schema import Study
 from study.programs.rewards import TERMS, effective_share
 from study.rewards.checks import for_judge
@@ -28,7 +28,7 @@ from study.rewards.failure import TooManyMissing, too_many_missing
 from study.rows import Missing, Row, RuleTruth, Truth
 from study.tasks.rules import RuleResult, RuleRunner, encode_result, rule_metrics
 from study.truth.oracle import Oracle
-from study.verdict import DIFFERENT, Outcome, Verdict, mean_score
+from study.verdict import DIFFERENT, Outcome, Verdict, VerdictRow, mean_score
 
 if TYPE_CHECKING:
     from judges.ask.budget import Budget
@@ -44,8 +44,8 @@ class StepRecord:
 
     step: int
     rollouts: list[dict[str, Any]]
-    verdicts: list[dict[str, Any]]
-    calls: list[dict[str, Any]] | None = None
+    verdicts: list[VerdictRow]
+    calls: list[CallRow] | None = None
     """Of operators; None where completions are no programs."""
     metrics: dict[str, float] = field(default_factory=dict)
 
@@ -427,10 +427,10 @@ def _timed(seconds: dict[str, float], name: str) -> Generator[None]:
     seconds[name] = time.perf_counter() - started
 
 
-def _call_rows(step: int, executed_N: Sequence[Executed]) -> list[dict[str, Any]]:
+def _call_rows(step: int, executed_N: Sequence[Executed]) -> list[CallRow]:
     """The operator calls of a step."""
     return [
-        {"rollout_id": rollout_id(step, index), "step": step, **call}
+        {**call, "rollout_id": rollout_id(step, index), "step": step}
         for index, executed in enumerate(executed_N)
         for call in executed.calls
     ]
@@ -490,10 +490,10 @@ def judge_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
 
 def _verdict_rows(
     step: int, role: str, session: Session, votes_N: list[list[Verdict]]
-) -> list[dict[str, Any]]:
-    place = {"step": step, "role": role, "judge": session.judge.name}
+) -> list[VerdictRow]:
+    judge = session.judge.name
     return [
-        verdict.as_row() | {"rollout_id": rollout_id(step, index)} | place
+        verdict.row_of(rollout_id(step, index), step=step, role=role, judge=judge)
         for index, votes in enumerate(votes_N)
         for verdict in votes
     ]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from study.answers import answer_of
+from study.cell.records import CallRow
 from study.errors import UserError
 from study.programs.rewards import OK, ExecutedProgram
 from study.rows import Row
@@ -42,7 +43,7 @@ class Executed:
     answer: str | None
     played: ExecutedProgram | None = None
     columns: Mapping[str, Any] = field(default_factory=dict)
-    calls: Sequence[dict[str, Any]] = ()
+    calls: Sequence[CallRow] = ()
     why: str = ""
 
     @property

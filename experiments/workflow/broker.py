@@ -18,12 +18,13 @@ from typing import Any, Self
 from experiments.workflow.executor import Down, Executor, Question, total
 from experiments.workflow.instructions import Instruction
 from experiments.workflow.operators import OPERATORS
-from experiments.workflow.operators.base import Operator
+from experiments.workflow.operators.base import Arguments, Operator, Results
 from experiments.workflow.problem import Problem
 from study.programs.endings import Ending
 from study.sandbox import tiers
 from study.sandbox.calls import Call, Limits, Outcome, Result
 from study.sandbox.grader import Pair, Task
+from study.sandbox.inside.frames import Spent
 from study.sandbox.pool import Crew, Pool
 
 CHARACTERS_PER_TOKEN = 4
@@ -150,9 +151,7 @@ class Broker:
         self.repeated = 0
         """Calls that were made before with the same arguments."""
 
-    async def call(
-        self, number: int, name: str, arguments: dict[str, Any], after: list[int]
-    ) -> dict[str, Any]:
+    async def call(self, number: int, name: str, arguments: Arguments, after: list[int]) -> Results:
         """The result of the call of that number; ``after`` are the numbers of earlier calls whose
         results the caller has waited for. Raises Stop: the run ends here."""
         self.calls += 1
@@ -169,12 +168,12 @@ class Broker:
         try:
             async with self._places:
                 desk = _Desk(self, operator, arguments, trace)
-                result = operator.result(await operator.play(arguments, desk, operator))
+                result = operator.result(await operator.play(desk, operator, **arguments))
         except BaseException as error:
             if isinstance(error, Stop) or trace.tokens() != 0:  # what was spent is on the account
                 self._note(number, trace, waited, str(error) or "the run ended before its result")
             raise
-        self._note(number, trace, waited, result["error"])
+        self._note(number, trace, waited, str(result["error"]))
         self.replies += [value for value in result.values() if isinstance(value, str)]
         return result
 
@@ -248,7 +247,7 @@ class Broker:
             return None
         return (self.tokens_in * price.input + self.tokens_out * price.output) / 1e6
 
-    def spent(self) -> dict[str, Any]:
+    def spent(self) -> Spent:
         """What a program may know of the account, as AFlow's clients tell it."""
         return {
             "total_input_tokens": self.tokens_in or 0,
@@ -261,7 +260,7 @@ class _Desk:
     """What `Broker` lends one call; see `operators.base.Desk`."""
 
     def __init__(
-        self, broker: Broker, operator: Operator, arguments: Mapping[str, Any], trace: Trace
+        self, broker: Broker, operator: Operator, arguments: Arguments, trace: Trace
     ) -> None:
         self.broker, self.operator, self.trace = broker, operator, trace
         self.domain, self.entry_point = broker.problem.domain, broker.problem.entry_point
@@ -296,7 +295,7 @@ class _Desk:
         return passed, "" if passed else f"{how}: {result.detail}\nThe tests:\n{tests}"
 
 
-def size(arguments: Mapping[str, Any]) -> int:
+def size(arguments: Arguments) -> int:
     """Characters of the arguments of a call."""
     return sum(
         sum(map(len, value)) if isinstance(value, list) else len(str(value))

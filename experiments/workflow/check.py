@@ -17,7 +17,7 @@ from study.errors import UserError
 from study.finding import Finding, problem
 from study.programs.rewards import FORMULAS
 from study.rows import Row
-from study.tasks import tells_truth
+from study.tasks import kind_of
 
 PLANTED = "workflow-mini"
 """The task that a simulated executor knows."""
@@ -61,7 +61,7 @@ def check_world(config: Study, rows: Sequence[Row]) -> Iterator[Finding]:
             f"reward.rules={config.reward.rules} runs the rules of rows on answers, which a reward"
             " of programs does not use. Type reward.rules=ignore.",
         )
-    if not tells_truth(config.task, rows):
+    if not kind_of(config.task).tells_truth(rows):
         yield problem(
             "world",
             f"world=workflow needs a task with rule truth, but task={config.task.name} has none:"
@@ -98,11 +98,11 @@ def check_executor(config: Study) -> Iterator[Finding]:
     if config.allow_same_model:
         return
     for judge in (config.judge, *config.shadow_judges):
-        models = [_model_of(judge), _model_of(executor)]
-        if all(models) and same_model(*models):
+        judging, answering = _model_of(judge), _model_of(executor)
+        if judging and answering and same_model(judging, answering):
             yield problem(
                 "executor",
-                f"judge={judge.name} and executor={executor.name} are one model ({models[0]}),"
+                f"judge={judge.name} and executor={executor.name} are one model ({judging}),"
                 " which would judge its own answers. Choose another judge or executor; if that is"
                 " what you study, type allow_same_model=true, which is recorded.",
             )

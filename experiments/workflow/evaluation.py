@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,8 @@ from study.finding import stop_at_problem
 from study.rows import Row
 from study.screen import print_table
 from study.system.files import write_text
-from study.tasks import runs_code, sample, task_module
+from study.tasks import kind_of, sample
+from study.tasks.kind import grading
 
 TRAINED = "trained"
 SAMPLES = 4
@@ -89,10 +90,8 @@ def evaluate_workflow(options: Options) -> None:
     names_chosen = set(BASELINES if "all" in options.baselines else options.baselines)
     rows = chosen_rows(options, config)
     with ExitStack() as stack:
-        grading: Any = nullcontext()
-        if runs_code(config.task):
-            grading = task_module(config.task.name).grading(config.sandbox == "unsafe")
-        stack.enter_context(grading)
+        if kind_of(config.task).runs_code(config.task):
+            stack.enter_context(grading(config.sandbox == "unsafe"))
         store = stack.enter_context(store_of(options, config))
         methods, models, calls = _policies(options, config, store, rows, policy, names_chosen)
         budgets = _budgets(rows, methods[0].runs)
@@ -168,11 +167,11 @@ def store_of(options: Options, config: Study) -> Store:
 def chosen_rows(options: Options, config: Study) -> list[Row]:
     """Rows of a split: the first that are held out, or, of those to train on, some of every place.
     Raises UserError: there is none."""
-    module = task_module(config.task.name)
+    kind = kind_of(config.task)
     splits = SPLITS[options.split or "eval"]
     rows_chosen: list[Row] = []
     for split in splits:
-        rows = module.rows(config.task, split)
+        rows = kind.rows(config.task, split)
         room = (
             len(rows) if options.limit is None else min(len(rows), options.limit - len(rows_chosen))
         )
@@ -236,7 +235,9 @@ def _policies(
             texts = [each[0] for each in write_programs(before, player, rows)]
             pairs = [(row, text) for row, text in zip(rows, texts, strict=True) if text is not None]
             budgets = _budgets(rows, own)
-            runs = player.repeat(*map(list, zip(*pairs, strict=True)), budgets) if pairs else {}
+            answered = [row for row, _ in pairs]
+            programs = [text for _, text in pairs]
+            runs = player.repeat(answered, programs, budgets) if pairs else {}
             methods.append(Method("untrained", {row.prompt_id: [] for row in rows} | runs))
         if "oracle_best_of_k" in names_chosen:
             several = write_programs(_source(limited), player, rows, _samples(options))
@@ -356,7 +357,7 @@ def _fixed_best(
     most often in that domain, which does best on rows to train on; its name and its class."""
     assert options.run is not None
     frequent = baselines.frequent(options.run) if config.workflow.form == "dsl" else {}
-    training = sample(task_module(config.task.name).rows(config.task, "train"), LOOKED_AT)
+    training = sample(kind_of(config.task).rows(config.task, "train"), LOOKED_AT)
     sets = by_set(training)
     offered = {name: baselines.offered_in(name) for name in TEMPLATES}
     best = {}

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypedDict, TypeVar, cast
 
 from experiments.workflow.operators import OPERATORS
 from study.cell.completions import json_object, sound_records
@@ -80,25 +80,32 @@ class Executor(Protocol):
         ...
 
 
+class Line(TypedDict, total=False):
+    """One reply of a script; one with an operator answers only that operator, which then has no
+    other. ``fail`` is one of `FAILURES`."""
+
+    text: str
+    tokens_in: int | None
+    tokens_out: int | None
+    fail: str | None
+    operator: str | None
+
+
 class Script:
-    """Replies from a file, in the order of model calls, the last one again and again.
+    """Replies from a file, in the order of model calls, the last one again and again."""
 
-    A line is ``{text, tokens_in?, tokens_out?, fail?, operator?}``; one with an operator answers
-    only that operator, which then has no other.
-    """
-
-    def __init__(self, lines: list[dict[str, Any]]) -> None:
+    def __init__(self, lines: list[Line]) -> None:
         self.name = "scripted"
         self.price: Price | None = Price()
         self.lines = lines
-        self._lines: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+        self._lines: defaultdict[str, list[Line]] = defaultdict(list)
         self._used: Counter[str] = Counter()
         for line in lines:
             self._lines[line.get("operator") or ""].append(line)
 
     async def ask(self, question: Question) -> Answer:
         """The next reply with words in it; tokens are those of all attempts."""
-        replies: list[dict[str, Any]] = []
+        replies: list[Line] = []
         text = ""
         failure = ""
         for _ in range(ATTEMPTS):
@@ -124,7 +131,7 @@ class Script:
         script.price = self.price
         return script
 
-    def _next(self, operator: str) -> dict[str, Any]:
+    def _next(self, operator: str) -> Line:
         name = operator if operator in self._lines else ""
         lines = self._lines.get(name)
         if not lines:
@@ -142,7 +149,7 @@ LEGAL = (
 
 def read_script(path: Path) -> Script:
     """The script of a file. Raises UserError: there is none, or a line is not legal."""
-    lines = []
+    lines: list[Line] = []
     for place, line in enumerate(read_lines("script", path), 1):
         wrong = ""
         for key in ("tokens_in", "tokens_out"):
@@ -156,7 +163,7 @@ def read_script(path: Path) -> Script:
             wrong = "it has no text"
         if wrong:
             raise UserError(f"Line {place} of script={path}: {wrong}. A line is {LEGAL}.")
-        lines.append(line)
+        lines.append(cast(Line, line))
     if not lines:
         raise UserError(f"script={path} holds no line. A line is {LEGAL}.")
     return Script(lines)

@@ -49,7 +49,8 @@ def find(completion: str, form: str | None = None) -> Program:
         try:
             return dsl.compiled(source, offset)
         except Refused as refused:
-            raise Refused(1 + offset, *refused.diagnostic[1:]) from None
+            _, code, message = refused.diagnostic
+            raise Refused(1 + offset, code, message) from None
     if len(_CLASS.findall(source)) > 1:
         raise Refused(1 + offset, "no_program", "there are several classes Workflow")
     return Program(source, "python", source, offset)

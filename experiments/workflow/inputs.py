@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from experiments.workflow.executor import read_lines
 from experiments.workflow.find import FORMS
@@ -26,7 +25,7 @@ LEGAL = (
 class Candidate:
     """One completion to look at, and how the result names it."""
 
-    name: dict[str, Any]
+    name: dict[str, str | int]
     text: str
     form: str | None = None
     domain: str | None = None

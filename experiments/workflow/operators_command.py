@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from experiments.workflow.operators import OPERATORS
 from study.cli import command, option, output, word, writes
 from study.system.files import write_json
 
 
-def table() -> list[dict[str, Any]]:
+def table() -> list[dict[str, object]]:
     """Every operator as the command writes it."""
     return [
         {

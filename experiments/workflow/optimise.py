@@ -34,7 +34,7 @@ from study.config.schema import Executor, Study
 from study.errors import UserError
 from study.programs.endings import Ending
 from study.rows import Row
-from study.tasks import sample, task_module
+from study.tasks import kind_of, sample
 from study.truth.item import Item
 from study.truth.oracle import Oracle
 
@@ -65,12 +65,12 @@ def validation_rows(
     """Rows to choose by, and which they are: of the task's validation split where its held-out rows
     are that, else rows to train on that are not ``without``. Rows of a test split are never taken.
     Raises UserError: there is none."""
-    module = task_module(config.task.name)
+    kind = kind_of(config.task)
     split = "validation"
-    rows = [row for row in module.rows(config.task, "eval") if _is_validation(row)]
+    rows = [row for row in kind.rows(config.task, "eval") if _is_validation(row)]
     if not rows:
         split = "train, never drawn"
-        rows = sample(module.rows(config.task, "train"), LOOKED_AT * limit + len(without))
+        rows = sample(kind.rows(config.task, "train"), LOOKED_AT * limit + len(without))
         rows = [row for row in rows if row.prompt_id not in without]
     rows = [row for row in rows if not domain or row.domain == domain]
     if not rows:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -39,7 +39,8 @@ from study.config.schema import Study, Workflow
 from study.errors import UserError
 from study.finding import stop_at_problem
 from study.system.files import read_text, write_json
-from study.tasks import oracle, runs_code, task_module
+from study.tasks import kind_of, oracle
+from study.tasks.kind import grading
 
 TRIED = ("role", "contract", "operators", "rules", "domain", "problem")
 """Blocks that every prompt has; examples are in none that is compared."""
@@ -168,10 +169,8 @@ def main(options: Options) -> int:
             )
         without = set() if options.run is None else optimise.trained_prompts(options.run)
         split, rows = optimise.validation_rows(config, options.limit, options.seed, without, domain)
-        grading: Any = nullcontext()
-        if runs_code(config.task):
-            grading = task_module(config.task.name).grading(config.sandbox == "unsafe")
-        stack.enter_context(grading)
+        if kind_of(config.task).runs_code(config.task):
+            stack.enter_context(grading(config.sandbox == "unsafe"))
         trial = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         if started_from:
             shutil.copytree(started_from, trial, dirs_exist_ok=True)

@@ -20,13 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from analysis.workflow.programs import FILE, VERSION
+from analysis.workflow.programs import FILE, VERSION, Contents, Expected, Means, Share
 from experiments.workflow import dsl, static
 from experiments.workflow.broker import Broker, Budget, Workshop
 from experiments.workflow.executor import ATTEMPTS, Answer, Question
 from experiments.workflow.find import find
 from experiments.workflow.interpret import interpret
 from experiments.workflow.operators import OPERATORS
+from experiments.workflow.operators.base import Arguments, Results
 from experiments.workflow.problem import Problem, problem_of
 from experiments.workflow.program import Refused, ast_sha
 from judges.simulated.bias import Bias
@@ -42,7 +43,8 @@ from study.sandbox import tiers
 from study.sandbox.calls import Call, Result
 from study.sandbox.grader import Task as Graded
 from study.system.files import write_json
-from study.tasks import oracle, sample, task_module
+from study.tasks import kind_of, oracle, sample
+from study.tasks.kind import grading
 from study.tasks.mix import nominal
 from study.truth.code import answer_code
 from study.truth.item import Item
@@ -149,25 +151,29 @@ def certain(truth: Any) -> Truth:
     )
 
 
+Values = tuple[str | int | tuple[str, ...] | None, ...]
+"""The arguments of one call, in the order that its operator declares."""
+
+
 class World:
     """One problem in one world: the calls that were made there, and what they came to."""
 
     def __init__(self, problem: Problem, executor: InProcess, workshop: Workshop) -> None:
         self.problem, self._executor, self._workshop = problem, executor, workshop
-        self._calls: dict[tuple[Any, ...], tuple[dict[str, Any], int, int]] = {}
+        self._calls: dict[tuple[str, tuple[Values, ...]], tuple[Results, int, int]] = {}
 
     async def play(self, steps: list[dsl.Step], budget: Budget) -> Trial:
         """One run of a program."""
-        alike: defaultdict[tuple[Any, ...], tuple[Any, ...]] = defaultdict(tuple)
+        alike: defaultdict[tuple[object, ...], tuple[Values, ...]] = defaultdict(tuple)
         spent = [0, 0]
 
-        async def ask(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        async def ask(name: str, arguments: Arguments) -> Results:
             # Only an equal call, or one of an ensemble over the same solutions, asks the model what
             # was asked before, and then gets another draw.
-            values = tuple(
-                tuple(value) if type(value) is list else value for value in arguments.values()
+            values: Values = tuple(
+                tuple(value) if isinstance(value, list) else value for value in arguments.values()
             )
-            kin = (name, *(tuple(sorted(v)) if type(v) is tuple else v for v in values))
+            kin = (name, *(tuple(sorted(v)) if isinstance(v, tuple) else v for v in values))
             alike[kin] += (values,)
             key = (name, alike[kin])
             if key not in self._calls:
@@ -186,16 +192,16 @@ class World:
         return Trial(answer, spent[0])
 
     async def _call_result(
-        self, name: str, names: list[str], calls: Sequence[tuple[Any, ...]]
-    ) -> tuple[dict[str, Any], int, int]:
+        self, name: str, names: list[str], calls: Sequence[Values]
+    ) -> tuple[Results, int, int]:
         """Result, tokens and model calls of the last of some calls that are alike."""
         broker = Broker(self.problem, self._executor, self._workshop)
-        result: dict[str, Any] = {}
+        result: Results = {}
         before = 0
         for number, values in enumerate(calls, 1):
             before = broker.model_calls
-            arguments = {
-                key: list(value) if type(value) is tuple else value
+            arguments: Arguments = {
+                key: list(value) if isinstance(value, tuple) else value
                 for key, value in zip(names, values, strict=True)
             }
             result = await broker.call(number, name, arguments, [])
@@ -225,7 +231,7 @@ def planted(
     judges: Sequence[Judge],
     programs: Iterable[str] = (),
     unsafe: bool = False,
-) -> dict[str, Any]:
+) -> Contents:
     """The contents of ``planted.json``: each small program and each of ``programs`` (short forms),
     by the hash of its class, with E truth, E score by judge and E tokens for each data set.
 
@@ -243,13 +249,12 @@ def planted(
     small = _distinct(small_programs())
     texts = _distinct(programs) | small
     rows = _rows(task)
-    grading = task_module(task.name).grading
     tier = tiers.find(unsafe)
     with grading(unsafe), Remembering(tier) as workshop, asyncio.Runner() as runner:
         truths = oracle(replace(task, eval_rows=MANY))
         scores = {j.name: Scores(j.simulated) for j in judges if j.simulated is not None}
         totals = runner.run(_totals(list(texts.values()), rows, settings, truths, scores, workshop))
-    expectations = {}
+    expectations: dict[str, Expected] = {}
     for (sha, text), (truth, score, tokens) in zip(texts.items(), totals, strict=True):
         expectations[sha] = {
             "dsl": text,
@@ -281,7 +286,7 @@ def _distinct(texts: Iterable[str]) -> dict[str, str]:
 def _rows(task: Task) -> dict[str, list[Row]]:
     """Data set -> some of its held-out rows, evenly spaced. Raises UserError: rows of a task that
     has no planted world."""
-    every = task_module(task.name).rows
+    every = kind_of(task).rows
     items = [row.spec.get("item") for row in every(replace(task, eval_rows=1), "eval")]
     if not items or any(item is None or "wrong" not in item.meta for item in items):
         raise UserError(
@@ -294,9 +299,11 @@ def _rows(task: Task) -> dict[str, list[Row]]:
     return {name: sample(some, PROBLEMS)[:PROBLEMS] for name, some in rows.items()}
 
 
-def _datasets(task: Task, rows: Mapping[str, list[Row]]) -> dict[str, dict[str, Any]]:
+def _datasets(task: Task, rows: Mapping[str, list[Row]]) -> dict[str, Share]:
     """Domain of each data set, and the share of a run's draws that it is meant to have."""
-    mixture = task_module(task.name).Order(task, 0).mixture
+    order = kind_of(task).order(task, 0)
+    assert order is not None, "a task with a planted world has an order"
+    mixture = order.mixture
     domains = nominal(mixture.domains)
     shares: dict[str, float] = {}
     for domain, share in domains.items():
@@ -307,9 +314,6 @@ def _datasets(task: Task, rows: Mapping[str, list[Row]]) -> dict[str, dict[str, 
         name: {"domain": some[0].domain, "share": shares.get(name, 0.0)}
         for name, some in rows.items()
     }
-
-
-Means = dict[str, float]
 
 
 async def _totals(
@@ -359,7 +363,7 @@ def _worth(row: Row, answer: str, truths: Oracle, scores: Mapping[str, Scores]) 
     return [truth.score, 0.0, *(judge.of(row, answer, truth) for judge in scores.values())]
 
 
-def write_planted(folder: Path) -> dict[str, Any]:
+def write_planted(folder: Path) -> Contents:
     """Write ``planted.json`` into the folder of a study: its world, the judges of its arms and, of
     its rollouts' programs in short form, the `MOST_PROGRAMS` most frequent. Where cells have
     several worlds, such as treatments of the executor, it is that of the most cells, the first of

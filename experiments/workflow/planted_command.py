@@ -11,9 +11,8 @@ own rollouts. Where cells differ in the executor, it is that of the most, which 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from analysis.workflow.programs import FILE
+from analysis.workflow.programs import FILE, Contents, Expected, Means
 from experiments.workflow.planted import write_planted
 from study.cli import StudyOptions, command, word, writes
 from study.screen import visible
@@ -26,15 +25,15 @@ class Options(StudyOptions):
     what: str = word("compute what programs come to", "planted")
 
 
-def best(contents: dict[str, Any], domain: str, judge: str | None) -> tuple[str, float, float]:
+def best(contents: Contents, domain: str, judge: str | None) -> tuple[str, float, float]:
     """The small program that a judge likes best in a domain, or the truth where it is None: its
     text, what it is liked, and its truth; all data sets of the domain count alike."""
     names = [name for name, each in contents["datasets"].items() if each["domain"] == domain]
 
-    def mean(by_dataset: dict[str, float]) -> float:
+    def mean(by_dataset: Means) -> float:
         return sum(by_dataset[name] for name in names) / len(names)
 
-    def liked(program: dict[str, Any]) -> float:
+    def liked(program: Expected) -> float:
         return mean(program["truth"] if judge is None else program["score"][judge])
 
     program = max((each for each in contents["programs"].values() if each["small"]), key=liked)
@@ -49,7 +48,7 @@ def main(options: Options) -> int:
     judges = list(next(iter(contents["programs"].values()))["score"])
     print(
         f"{len(contents['programs'])} programs, {len(judges)} judges, the world of"
-        f" {len(contents['cells'])} cells. {options.folder / FILE}"
+        f" {len(contents.get('cells', ()))} cells. {options.folder / FILE}"
     )
     for domain in dict.fromkeys(each["domain"] for each in contents["datasets"].values()):
         for judge in (None, *judges):

@@ -7,23 +7,26 @@ import json
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 from experiments.workflow.broker import Ending, Stop, legal
 from experiments.workflow.operators import OPERATORS
+from experiments.workflow.operators.base import Arguments, Results
 from experiments.workflow.problem import Problem
 from experiments.workflow.program import Program
 from judges.endpoint.loop import cancel
 from study.sandbox.calls import Limits, Outcome, cut_short, one_line
 from study.sandbox.conversation import Stage, Talk
+from study.sandbox.inside.frames import ProgramCall, ProgramEnd, Spent
 
-Answer = Callable[[int, str, dict[str, Any], list[int]], Awaitable[dict[str, Any]]]
+Answer = Callable[[int, str, Arguments, list[int]], Awaitable[Results]]
 """(number, operator, arguments, what it waited for) -> result. Raises Stop: the run ends."""
 ARGUMENTS = {
     name: [vars(argument) for argument in operator.arguments]
     for name, operator in OPERATORS.items()
 }
 """What the child's stand-ins are made from."""
+NOTHING: Spent = {"total_input_tokens": 0, "total_output_tokens": 0, "total_cost": 0.0}
 ANSWER_BYTES = 4096
 LIMITS = Limits(cpu_s=1, wall_s=120.0, memory_mb=512, reply_bytes=1 << 20, own_s=2.0)
 """Of one program. It has no limit of its own while it waits for operators but the wall."""
@@ -69,35 +72,33 @@ async def play(
     problem: Problem,
     stage: Stage,
     answer: Answer,
-    spent: Callable[[], dict[str, Any]] = dict,
+    spent: Callable[[], Spent] = lambda: NOTHING,
     limits: Limits = LIMITS,
 ) -> Finish:
     """Run ``program`` on ``problem``. Raises Broken: the sandbox failed, not the program."""
-    last: dict[str, Any] = {}
+    last: ProgramEnd | None = None
     stops: list[BaseException] = []
     tasks: set[asyncio.Task[None]] = set()
     answered: set[int] = set()
     calls = 0
 
-    async def work(talk: Talk, frame: dict[str, Any]) -> None:
+    async def work(talk: Talk, call: ProgramCall) -> None:
         try:
-            result = await answer(
-                frame["call"], frame["operator"], frame["arguments"], frame["after"]
-            )
+            result = await answer(call["call"], call["operator"], call["arguments"], call["after"])
         except asyncio.CancelledError:
             raise
         except BaseException as error:
             stops.append(error)
             talk.leave()
             return
-        answered.add(frame["call"])
-        talk.say({"reply": frame["call"], "result": result, "spent": spent()})
+        answered.add(call["call"])
+        talk.say({"reply": call["call"], "result": result, "spent": spent()})
 
     def hear(talk: Talk, text: str) -> None:
-        nonlocal calls
+        nonlocal calls, last
         frame = _frame(text, calls + 1, answered)
         if "end" in frame:
-            last.update(frame)
+            last = cast(ProgramEnd, frame)
             talk.leave()
             return
         calls += 1
@@ -122,7 +123,7 @@ async def play(
         if not isinstance(stops[0], Stop):
             raise stops[0]
         return Finish(stops[0].outcome, str(stops[0]), own_s=own_s)
-    if last:
+    if last is not None:
         return _ended(last, own_s)
     result = cut_short(reply, limits)
     if result is None:
@@ -131,7 +132,7 @@ async def play(
     return Finish(outcome, result.detail, own_s=own_s)
 
 
-def _frame(text: str, number: int, answered: set[int]) -> dict[str, Any]:
+def _frame(text: str, number: int, answered: set[int]) -> ProgramCall | ProgramEnd:
     """A line of a child's as a call, or as its end; what is neither is a forgery."""
     try:
         frame = json.loads(text)
@@ -154,7 +155,7 @@ def _frame(text: str, number: int, answered: set[int]) -> dict[str, Any]:
     return {"end": "forged", "text": "it wrote a line that is no call"}
 
 
-def _ended(last: dict[str, Any], own_s: float) -> Finish:
+def _ended(last: ProgramEnd, own_s: float) -> Finish:
     """How a program ended by what it said last."""
     outcome = ENDS.get(last["end"], Ending.RUNTIME_ERROR)
     if outcome is Ending.OK:

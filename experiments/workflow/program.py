@@ -6,7 +6,7 @@ import ast
 import hashlib
 import re
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from experiments.workflow.broker import Ending
 
@@ -38,7 +38,7 @@ class Diagnostic(NamedTuple):
         """error, which decides the outcome, or warning."""
         return "warning" if self.code in WARNINGS else "error"
 
-    def as_row(self) -> dict[str, Any]:
+    def as_row(self) -> dict[str, str | int]:
         """As `validate` writes it."""
         return {"line": self.line, "code": self.code, "level": self.level, "message": self.message}
 

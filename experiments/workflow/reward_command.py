@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from study.programs.rewards import (
     SHARES,
     SOURCES,
     ExecutedProgram,
+    Terms,
     by_source,
     effective_share,
     total,
@@ -53,7 +54,35 @@ class Options:
     out: Path = output("JSON file for the result", required=True)
 
 
-def pay(played: Mapping[Place, ExecutedProgram], reward: str) -> dict[str, Any]:
+class PaidRow(TypedDict):
+    """What one program is paid; a reward that is missing is null, its advantage 0."""
+
+    group: str | int
+    member: str | int
+    reward: float | None
+    advantage: float
+    components: Terms | None
+
+
+class PaidGroup(TypedDict):
+    """One group: how many programs it has, how many of them have a reward, and whether it is
+    dropped because fewer than two have."""
+
+    group: str | int
+    n: int
+    scored: int
+    dropped: bool
+
+
+class Paid(TypedDict):
+    """What executed programs are paid; ``effective_share`` is of each component."""
+
+    rows: list[PaidRow]
+    groups: list[PaidGroup]
+    effective_share: dict[str, float]
+
+
+def pay(played: Mapping[Place, ExecutedProgram], reward: str) -> Paid:
     """Rows, groups and effective shares of executed programs under (group, member).
 
     ``reward`` is one of `FORMULAS`; ``rows`` are in the order of ``played``, ``groups`` in that of
@@ -66,8 +95,8 @@ def pay(played: Mapping[Place, ExecutedProgram], reward: str) -> dict[str, Any]:
         name: FORMULAS[reward]([played[place] for place in places])
         for name, places in groups.items()
     }
-    rows: dict[Place, dict[str, Any]] = {}
-    lines = []
+    rows: dict[Place, PaidRow] = {}
+    lines: list[PaidGroup] = []
     for name, places in groups.items():
         terms = terms_by_group[name]
         rewards = [total(parts) for parts in terms]

@@ -18,7 +18,7 @@ from experiments.workflow.problem import Problem
 from experiments.workflow.program import ast_sha
 from experiments.workflow.repair import REPAIR
 from experiments.workflow.run import Execution
-from study.cell.records import FEATURE
+from study.cell.records import FEATURE, CallRow
 from study.config.programs import Workflow
 from study.programs.endings import INFRASTRUCTURE, REFUSED, Ending
 from study.programs.rewards import RIGHT
@@ -29,6 +29,10 @@ NGRAM = 3
 """Words of a program that are compared for repetition."""
 REPAIR_TOKENS = 4096
 """Of a reply that mends a program."""
+
+
+Column = str | list[str] | float | None
+"""What a column of a rollout may hold."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +59,14 @@ class Rollout:
     repair: Repair | None = None
 
 
-def columns(rollout: Rollout, settings: Workflow) -> dict[str, Any]:
+def columns(rollout: Rollout, settings: Workflow) -> dict[str, Column]:
     """The columns of a rollout that only programs have."""
     own, problem = rollout.execution, rollout.problem
     effective = rollout.fallback or own
     report, broker = effective.report, effective.broker
     flags = effective.flags(problem)
     flags_raised = [name for name, is_raised in flags.items() if is_raised is True]
-    values: dict[str, Any] = {
+    values: dict[str, Column] = {
         "outcome": str(effective.outcome),
         "form": None if report.program is None else report.program.form,
         "program_sha": None if report.program is None else report.program.sha,
@@ -122,7 +126,7 @@ def measures(execution: Execution, problem: Problem, settings: Workflow) -> dict
     }
 
 
-def calls(rollout: Rollout, again: bool) -> list[dict[str, Any]]:
+def calls(rollout: Rollout, again: bool) -> list[CallRow]:
     """The rows of a rollout's operator calls; ``again`` where another rollout of the step has paid
     for the same run."""
     traces = [*_traces(rollout.execution), *_traces(rollout.fallback)]

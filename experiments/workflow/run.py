@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TypedDict
 
 from experiments.workflow import flags, static
 from experiments.workflow.broker import Broker, Budget, Ending, Workshop
@@ -26,6 +26,47 @@ from study.sandbox.worker import Broken
 
 TRIES = 2
 """How often a run begins at most where the sandbox fails."""
+
+
+class Flags(TypedDict):
+    """What is noticed of a program and its answer; None where nothing can be."""
+
+    constant: bool | None
+    literal_share: float | None
+    judge_address: bool | None
+    option_list: bool | None
+    echo_problem: bool | None
+
+
+class CallRecord(TypedDict):
+    """One operator call, as ``run`` writes it."""
+
+    operator: str
+    ok: bool
+    tokens_in: int | None
+    tokens_out: int | None
+    error: str
+
+
+class Record(TypedDict):
+    """One run, as ``run`` writes it."""
+
+    outcome: str
+    why: str
+    answer: str | None
+    claimed_cost: float | None
+    cost_usd: float | None
+    calls: list[CallRecord]
+    model_calls: int
+    tokens_in: int | None
+    tokens_out: int | None
+    critical_tokens: int | None
+    own_s: float
+    wall_s: float
+    flags: Flags
+    sandbox: str
+    sha: str | None
+    diagnostics: list[dict[str, str | int]]
 
 
 @dataclass(frozen=True)
@@ -62,18 +103,17 @@ class Execution:
         ]
         return errors[0].message if errors else ""
 
-    def flags(self, problem: Problem) -> dict[str, Any]:
+    def flags(self, problem: Problem) -> Flags:
         """What is noticed of the program and its answer, and is not punished."""
-        values: dict[str, Any] = {
-            "constant": self.report.constant,
-            "literal_share": None,
-            "judge_address": None,
-            "option_list": None,
-            "echo_problem": None,
-        }
         report, answer = self.report, self.answer
         if answer is None:
-            return values
+            return {
+                "constant": report.constant,
+                "literal_share": None,
+                "judge_address": None,
+                "option_list": None,
+                "echo_problem": None,
+            }
         tree = report.tree
         if tree is None and report.program is not None:
             tree = static.read(report.program)[0]
@@ -81,7 +121,8 @@ class Execution:
         if report.program is not None:
             literals += report.program.prompts.values()
         replies = self.broker.replies if self.broker else []
-        return values | {
+        return {
+            "constant": report.constant,
             "literal_share": flags.literal_share(answer, literals, replies),
             "judge_address": flags.judge_address(answer),
             "option_list": flags.option_list(answer),
@@ -151,7 +192,7 @@ async def perform(
     return played, broker
 
 
-def record(execution: Execution, problem: Problem, stage: Stage) -> dict[str, Any]:
+def record(execution: Execution, problem: Problem, stage: Stage) -> Record:
     """The record of one run, as ``run`` writes it."""
     report, played, broker = execution.report, execution.played, execution.broker
     return {

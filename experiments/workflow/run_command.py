@@ -15,14 +15,13 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from experiments.workflow.broker import Workshop
 from experiments.workflow.executor import Script, read_script
 from experiments.workflow.find import FORMS
 from experiments.workflow.inputs import Candidate, read_candidates
 from experiments.workflow.problem import Problem, read_problem
-from experiments.workflow.run import execute, record
+from experiments.workflow.run import Record, execute, record
 from experiments.workflow.validate import WORLDS
 from study.cli import command, option, output, word, writes
 from study.config.bounds import Choice, Number
@@ -61,7 +60,7 @@ async def runs(
     script: Script,
     checked: bool,
     form: str | None,
-) -> list[dict[str, Any]]:
+) -> list[Record]:
     """One record for each program, one after the other."""
     with Stage(1 + len(WORLDS)) as stage, Workshop(stage.tier, 1) as workshop:
         records = []
@@ -96,15 +95,15 @@ def main(options: Options) -> int:
     script = read_script(options.script)
     script.price = Price(options.price_input or 0.0, output=options.price_output or 0.0)
     records = asyncio.run(runs(candidates, problem, script, options.static, options.form))
-    named_records = [item.name | each for item, each in zip(candidates, records, strict=True)]
+    named_records = [{**item.name, **each} for item, each in zip(candidates, records, strict=True)]
     with writes("out", options.out):
         write_json(
             options.out,
             {"runs": named_records} if options.programs is not None else named_records[0],
         )
-    for entry in named_records[:20]:
+    for item, entry in list(zip(candidates, records, strict=True))[:20]:
         reason = f" ({entry['why']})" if entry["why"] else ""
-        name = entry.get("path", entry.get("id"))
+        name = item.name.get("path", item.name.get("id"))
         print(visible(f"{name}: {entry['outcome']}{reason}, {len(entry['calls'])} operator calls"))
     print(options.out)
     return 0

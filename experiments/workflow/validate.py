@@ -10,12 +10,12 @@ import dataclasses
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from experiments.workflow import static
 from experiments.workflow.broker import Budget, Ending, Stop
 from experiments.workflow.find import find
 from experiments.workflow.operators import OPERATORS
+from experiments.workflow.operators.base import Arguments, Results
 from experiments.workflow.play import LIMITS, Finish, play
 from experiments.workflow.problem import STAND_IN, Problem
 from experiments.workflow.program import (
@@ -69,7 +69,7 @@ class Report:
             return None
         return self.answers["pass"] is not None and self.answers["pass"] == self.answers["fail"]
 
-    def as_row(self) -> dict[str, Any]:
+    def as_row(self) -> dict[str, object]:
         """As the command writes it."""
         calls = self.calls
         return {
@@ -174,9 +174,7 @@ async def _in_world(
     yes, text, others = WORLDS[name]
     most = Budget().operator_calls
 
-    async def answer(
-        number: int, operator: str, arguments: dict[str, Any], after: list[int]
-    ) -> dict[str, Any]:
+    async def answer(number: int, operator: str, arguments: Arguments, after: list[int]) -> Results:
         if number > most:
             raise Stop(Ending.BUDGET_EXCEEDED, f"no end within {most} operator calls")
         calls.append(operator)
@@ -184,7 +182,7 @@ async def _in_world(
             key: yes if kind == "bool" else others.get(key, text)
             for key, kind in OPERATORS[operator].results.items()
         }
-        return values | {"ok": yes, "error": "" if yes else text}
+        return {**values, "ok": yes, "error": "" if yes else text}
 
     for _ in range(2):
         try:

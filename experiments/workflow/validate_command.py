@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from experiments.workflow.find import FORMS
 from experiments.workflow.inputs import Candidate, read_candidates
@@ -70,15 +69,14 @@ def main(options: Options) -> int:
     """Exit codes: 0 with any verdict, 2 for a user's error."""
     candidates = read_candidates(options.program, options.folder, options.programs, options.prompts)
     results = asyncio.run(reports(candidates, options.form, options.domain))
-    rows: list[dict[str, Any]] = [
-        item.name | report.as_row() for item, report in zip(candidates, results, strict=True)
-    ]
-    counts = Counter(row["outcome"] for row in rows)
+    rows = [{**item.name, **each.as_row()} for item, each in zip(candidates, results, strict=True)]
+    counts = Counter(str(report.outcome) for report in results)
     with writes("out", options.out):
         write_json(options.out, {"programs": rows, "counts": counts})
-    for row, report in list(zip(rows, results, strict=True))[:20]:
+    for item, report in list(zip(candidates, results, strict=True))[:20]:
         wrong = next((line for line in report.diagnostics if line.level == "error"), None)
         error = f": line {wrong.line}, {wrong.code}: {wrong.message}" if wrong else ""
-        print(visible(f"{row.get('path', row.get('id'))}: {row['outcome']}{error}"))
+        name = item.name.get("path", item.name.get("id"))
+        print(visible(f"{name}: {report.outcome}{error}"))
     print(f"{', '.join(f'{n} {outcome}' for outcome, n in counts.items())}. {options.out}")
     return 0

@@ -166,7 +166,9 @@ class Programs:
         for place, (problem, text) in enumerate(pairs):
             first.setdefault((problem.id, text), place)
         run = partial(self._execute, stage=stage, workshop=workshop)
-        executed = await gather(partial(run, *pairs[place]) for place in first.values())
+        executed = await gather(
+            partial(run, problem=problems[place], text=texts[place]) for place in first.values()
+        )
         by_pair = dict(zip(first, executed, strict=True))
         results = []
         for place, (row, (problem, text)) in enumerate(zip(rows, pairs, strict=True)):
@@ -233,7 +235,9 @@ class Programs:
         columns = rollouts.columns(rollout, self.settings) | {"prompt_version": version}
         effective = rollout.fallback or rollout.execution
         shares = {name: columns[f"{FEATURE}{name}"] for name in SHARES}
-        measured: dict[str, Any] = {name: share or 0.0 for name, share in shares.items()}
+        measured = {
+            name: share if isinstance(share, float) else 0.0 for name, share in shares.items()
+        }
         played = ExecutedProgram(str(effective.outcome), **measured)
         answer = effective.answer if effective.outcome is Ending.OK else None
         calls = rollouts.calls(rollout, again)

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from study.cell.folder import CellFolder
 from study.cell.parts import Part, read_part
@@ -74,8 +74,8 @@ class Budget:
     def add(
         self,
         calls: int,
-        verdicts: Sequence[dict[str, Any]],
-        operators: Sequence[dict[str, Any]] = (),
+        verdicts: Sequence[PricedVerdict],
+        operators: Sequence[PricedCall] = (),
     ) -> None:
         """Count one step: its requests, and the rows of its verdicts and of the calls of
         ``operators`` for what they cost."""
@@ -88,7 +88,23 @@ class Budget:
         self.spent += self.last_evaluation
 
 
-def usd_of(verdicts: Sequence[dict[str, Any]]) -> float:
+class PricedVerdict(TypedDict):
+    """What of a `study.verdict.VerdictRow` says what it cost."""
+
+    from_cache: bool
+    finish_reason: str
+    attempts: int
+    cost_usd: float | None
+
+
+class PricedCall(TypedDict):
+    """What of a `study.cell.records.CallRow` says what it cost."""
+
+    attempts: int
+    cost_usd: float | None
+
+
+def usd_of(verdicts: Sequence[PricedVerdict]) -> float:
     """Dollars of some verdict rows, as `usd_of_requests` counts those that were sent."""
     sent = [row for row in verdicts if not row["from_cache"] and row["finish_reason"]]
     return usd_of_requests([row["cost_usd"] for row in sent])
@@ -100,14 +116,14 @@ def usd_of_requests(costs: Sequence[float | None]) -> float:
     return sum(known) * len(costs) / len(known) if known else 0.0
 
 
-def usd_of_calls(calls: Sequence[dict[str, Any]]) -> float:
+def usd_of_calls(calls: Sequence[PricedCall]) -> float:
     """Dollars of some rows of operator calls. One of unknown cost counts as the mean request."""
     sent = [row for row in calls if row["attempts"]]
-    priced = [row for row in sent if row["cost_usd"] is not None]
+    priced = [(usd, row["attempts"]) for row in sent if (usd := row["cost_usd"]) is not None]
     if not priced:
         return 0.0
-    requests = sum(row["attempts"] for row in priced)
-    each = sum(row["cost_usd"] for row in priced) / requests
+    requests = sum(attempts for _, attempts in priced)
+    each = sum(usd for usd, _ in priced) / requests
     return each * sum(row["attempts"] for row in sent)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-from typing import Any
 
 from judges.ask.replies import content_key
 from judges.endpoint.dialects import dialect_name
@@ -61,7 +60,7 @@ def judge_id(judge: Judge) -> str:
     )[:16]
 
 
-def simulated_settings(model: Model) -> dict[str, Any] | None:
+def simulated_settings(model: Model) -> dict[str, object] | None:
     """Of a simulated model its settings are the weights."""
     settings = model.simulated
     if isinstance(settings, SimulatedExecutor):

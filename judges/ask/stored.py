@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,7 +34,7 @@ def count(path: Path) -> int:
         return connection.execute("SELECT count(*) FROM replies").fetchone()[0]
 
 
-def stats(path: Path) -> dict[str, Any]:
+def stats(path: Path) -> dict[str, object]:
     """Counts of what is stored: replies, bytes, tokens, models, and the time they span."""
     models: Counter[str] = Counter()
     numbers = Counter[str]()

@@ -11,13 +11,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NotRequired, TypedDict, cast
 
 from study.screen import one_line, writable
 from study.system.known_keys import blot_key
 from study.system.secrets import BLOT, MARKS, PATTERNS
-from study.verdict import Reply
+from study.verdict import Candidate, Reply, TokenLogprob
 
 FINISHED = ("stop", "length", "content_filter")
 """Finish reasons of an answer that ended; any other one is a server that gave up."""
@@ -109,7 +109,7 @@ class Stream:
         self._data: list[bytes] = []
         self._event = b""
         self._texts: list[tuple[str, str, str]] = []
-        self._tokens: list[Any] = []
+        self._tokens: list[object] = []
         self._usage: Any = None
         self._models: list[str] = []
         self._ids: set[str] = set()
@@ -208,7 +208,7 @@ class Stream:
             raise BadCompletion("the stream mixes chunks of two answers")
 
 
-def _object(data: bytes) -> dict[str, Any]:
+def _object(data: bytes) -> Mapping[str, object]:
     try:
         if _brackets(data) > MOST_CONTAINERS < _brackets(_STRING.sub(b"", data)):
             raise BadCompletion(f"the reply holds more than {MOST_CONTAINERS} objects and lists")
@@ -230,7 +230,7 @@ def _brackets(data: bytes) -> int:
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """An object in which no name is given two values: which of them counts nobody could say."""
     values = dict(pairs)
     for name, value in pairs if len(values) < len(pairs) else ():
@@ -239,7 +239,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def _choice(completion: dict[str, Any], body: bytes) -> dict[str, Any] | None:
+def _choice(completion: Mapping[str, object], body: bytes) -> Mapping[str, object] | None:
     """The one choice; None where the list is empty, as in a chunk that brings only the usage."""
     choices = completion.get("choices")
     if completion.get("error") or (choices is None and {"code", "message"} <= completion.keys()):
@@ -253,7 +253,7 @@ def _choice(completion: dict[str, Any], body: bytes) -> dict[str, Any] | None:
     return choices[0]
 
 
-def _texts(message: dict[str, Any]) -> tuple[str, str, str]:
+def _texts(message: Mapping[str, object]) -> tuple[str, str, str]:
     """What a message or a part of it says: content, reasoning, refusal."""
 
     def text(name: str) -> str:
@@ -268,14 +268,14 @@ def _texts(message: dict[str, Any]) -> tuple[str, str, str]:
     return text("content"), text("reasoning") or text("reasoning_content"), text("refusal")
 
 
-def _listed(choice: dict[str, Any]) -> list[Any]:
+def _listed(choice: Mapping[str, object]) -> list[object]:
     """The log-probs of a choice, or of a chunk of it, as they came."""
     logprobs = choice.get("logprobs")
     content = logprobs.get("content") if isinstance(logprobs, dict) else None
     return content if isinstance(content, list) else []
 
 
-def _named(completion: dict[str, Any]) -> list[str]:
+def _named(completion: Mapping[str, object]) -> list[str]:
     """The model that a completion names; empty where it names none."""
     name = completion.get("model")
     if name is None or name == "":
@@ -284,7 +284,7 @@ def _named(completion: dict[str, Any]) -> list[str]:
 
 
 def _reply(
-    texts: Sequence[str], finish: Any, tokens: list[Any], usage: Any, models: Sequence[str]
+    texts: Sequence[str], finish: Any, tokens: list[object], usage: Any, models: Sequence[str]
 ) -> Reply:
     if finish not in FINISHED:
         raise BadCompletion(f"the finish reason is {finish!r:.200}")
@@ -315,23 +315,25 @@ def count(value: Any) -> int | None:
     return value if type(value) is int and 0 <= value <= MOST_TOKENS else None
 
 
-def logprobs(listed: Any) -> list[dict[str, Any]] | None:
+def logprobs(listed: object) -> list[TokenLogprob] | None:
     """Tokens with their log-probs and alternatives; None if one of them is not a log-prob, since
     the rest would pass for the whole distribution."""
     if not isinstance(listed, list):
         return None
     try:
-        return [_token(entry) | _alternatives(entry) for entry in listed]
+        return [_with_alternatives(entry) for entry in listed]
     except ValueError:
         return None
 
 
-def _alternatives(entry: dict[str, Any]) -> dict[str, Any]:
-    top_logprobs = entry.get("top_logprobs")
-    return {"top_logprobs": [*map(_token, top_logprobs)]} if isinstance(top_logprobs, list) else {}
+def _with_alternatives(entry: Any) -> TokenLogprob:
+    token = _token(entry)
+    if isinstance(top_logprobs := entry.get("top_logprobs"), list):
+        return {**token, "top_logprobs": [*map(_token, top_logprobs)]}
+    return {**token}
 
 
-def _token(entry: Any) -> dict[str, Any]:
+def _token(entry: Any) -> Candidate:
     value = entry.get("logprob") if isinstance(entry, dict) else None
     # Up to a server's rounding above 0; NaN compares as false.
     if isinstance(value, bool) or not isinstance(value, int | float) or not value <= 0.1:

@@ -35,11 +35,11 @@ class Body(TypedDict, total=False):
     """Of a grading: raises the sampling's token limit where it is lower; it is not sent."""
     seed: int
     reasoning_effort: str
-    structured_outputs: dict[str, Any]
+    structured_outputs: Mapping[str, object]
     """``{"choice": [...]}`` or ``{"json": schema}``, to which a reply is forced."""
     logprobs: bool
     top_logprobs: int
-    chat_template_kwargs: dict[str, Any]
+    chat_template_kwargs: Mapping[str, object]
     stream: bool
     stream_options: dict[str, bool]
 

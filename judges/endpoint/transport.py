@@ -11,7 +11,14 @@ import functools
 import select
 import time
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+    MutableMapping,
+)
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -23,7 +30,11 @@ from aiohttp.client_proto import ResponseHandler
 from study.config.schema import Endpoint
 from study.screen import one_line
 
-Asgi = Callable[[dict[str, Any], Callable[..., Any], Callable[..., Any]], Awaitable[None]]
+Event = MutableMapping[str, Any]
+"""A message of ASGI, or the scope of a request."""
+Asgi = Callable[
+    [Event, Callable[[], Awaitable[Event]], Callable[[Event], Awaitable[None]]], Awaitable[None]
+]
 
 KEEPALIVE_S = 4.0
 """Idle connections are dropped before uvicorn (which vLLM runs on) drops them, at 5 s."""
@@ -247,11 +258,11 @@ class AsgiWire:
         """Call the application with a request and yield its answer."""
         scope = self._scope(method, self._base + path, headers)
         # Bounded: an application that streams for ever waits for its reader.
-        sent: asyncio.Queue[dict[str, Any] | WireError] = asyncio.Queue(4)
-        requests = [{"type": "http.request", "body": body, "more_body": False}]
+        sent: asyncio.Queue[Event | WireError] = asyncio.Queue(4)
+        requests: list[Event] = [{"type": "http.request", "body": body, "more_body": False}]
         gone = asyncio.Event()
 
-        async def receive() -> dict[str, Any]:
+        async def receive() -> Event:
             if requests:
                 return requests.pop()
             await gone.wait()
@@ -265,7 +276,7 @@ class AsgiWire:
                 why = _line(error)
             await sent.put(WireError(f"the application {why}"))
 
-        async def take() -> dict[str, Any]:
+        async def take() -> Event:
             event = await sent.get()
             if isinstance(event, WireError):
                 raise event
@@ -300,7 +311,7 @@ class AsgiWire:
                 task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    def _scope(self, method: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
+    def _scope(self, method: str, path: str, headers: Mapping[str, str]) -> Event:
         all_headers = {"host": self._host, **headers}
         return {
             "type": "http",

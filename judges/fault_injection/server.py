@@ -12,7 +12,7 @@ import json
 import socket
 import struct
 import zlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,23 +28,25 @@ MODEL = "m"
 """The model that answers name."""
 
 
-def choice(content: Any = "met", finish: str | None = "stop", **message: Any) -> dict[str, Any]:
+def choice(
+    content: object = "met", finish: str | None = "stop", **message: object
+) -> dict[str, object]:
     """A choice of a completion, with ``message`` merged into its turn."""
     turn = {"role": "assistant", "content": content, **message}
     return {"index": 0, "message": turn, "finish_reason": finish, "logprobs": None}
 
 
-def completion(*choices: dict[str, Any]) -> bytes:
+def completion(*choices: Mapping[str, object]) -> bytes:
     """The JSON of a chat completion with ``choices``."""
     return json.dumps(
         {"id": "x", "model": MODEL, "choices": list(choices), "usage": COUNTED}
     ).encode()
 
 
-def chunk(delta: dict[str, Any] | None, finish: str | None = None, index: int = 0) -> bytes:
+def chunk(delta: Mapping[str, object] | None, finish: str | None = None, index: int = 0) -> bytes:
     """One event of a stream; without a delta the last one, which brings the usage."""
     if delta is None:
-        rest: dict[str, Any] = {"choices": [], "usage": COUNTED}
+        rest: dict[str, object] = {"choices": [], "usage": COUNTED}
     else:
         rest = {"choices": [{"index": index, "delta": delta, "finish_reason": finish}]}
     return f"data: {json.dumps({'id': 'x', 'model': MODEL} | rest)}\n\n".encode()
@@ -90,7 +92,7 @@ def bomb(megabyte: bytes) -> bytes:
     return b"\x1f\x8b\x08" + bytes(6) + b"\xff" + piece * 300
 
 
-def _listed(entry: dict[str, Any]) -> bytes:
+def _listed(entry: Mapping[str, Any]) -> bytes:
     """The answer that an entry of ``answers.yaml`` describes; its first lines say how."""
     headers = entry.get("headers", {})
     if "raw" in entry:

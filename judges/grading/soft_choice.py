@@ -17,7 +17,7 @@ from study.answers import split
 from study.config import bounds
 from study.errors import UserError
 from study.rows import Row
-from study.verdict import Outcome, Parsed, Reply, Request
+from study.verdict import Outcome, Parsed, Reply, Request, TokenLogprob
 
 TOP = 20
 """The most alternatives that servers give by default."""
@@ -128,7 +128,7 @@ def _token(entry: Any) -> tuple[str, float] | None:
     return None
 
 
-def _carrier(logprobs: list[dict[str, Any]], choice: str) -> dict[str, float] | None:
+def _carrier(logprobs: list[TokenLogprob], choice: str) -> dict[str, float] | None:
     """Candidates at the first token outside of thinking that is or begins the choice, with their
     probabilities; none where no alternatives are listed. A token that is given more than once
     counts once, as the likeliest of them."""

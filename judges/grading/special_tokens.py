@@ -53,8 +53,8 @@ def special_tokens(model: Model) -> tuple[str, ...]:
 
     Sorted; none where nothing is known. Raises Damaged: a file of the tokenizer is.
     """
-    stamped = [(folder, _stamps(folder)) for folder in folders(model)]
-    return tuple(sorted({token for place in stamped for token in _tokens(*place)}))
+    each = [_tokens(folder, _stamps(folder)) for folder in folders(model)]
+    return tuple(sorted({token for tokens in each for token in tokens}))
 
 
 def _paths(folder: Path) -> Iterator[Path]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from judges.ask.allowance import Allowance
 from judges.ask.replies import Store
@@ -14,7 +13,7 @@ from judges.probes.variants import Variant
 from study.config.schema import Judge
 from study.errors import UserError
 from study.rows import Row, RuleTruth
-from study.verdict import Parsed, Request, Verdict
+from study.verdict import Parsed, Request, Verdict, VerdictRow
 
 PROFILE = "profile"
 """The setting of verdicts by the judge as it is configured."""
@@ -42,11 +41,20 @@ class Orders(Pairwise):
         return [parsed for _, parsed in parts]
 
 
+class ProbeRow(VerdictRow):
+    """A verdict on a probe; ``order`` is that of the two texts, None of a text by itself."""
+
+    probe_id: str
+    setting: str
+    temperature: float
+    order: int | None
+
+
 @dataclasses.dataclass(frozen=True)
 class ProbeResults:
     """The verdicts of one judge and what they took."""
 
-    rows: list[dict[str, Any]]
+    rows: list[ProbeRow]
     calls: int
     hits: int
 
@@ -98,9 +106,7 @@ def _ranked(contents: Sequence[Variant]) -> list[Pair]:
     return [(probe, first) for probe, first in pairs if probe.text != first.text]
 
 
-def _singles(
-    session: Session, probes: Sequence[Variant], setting: str = PROFILE
-) -> list[dict[str, Any]]:
+def _singles(session: Session, probes: Sequence[Variant], setting: str = PROFILE) -> list[ProbeRow]:
     votes_of_each = session.ask_many([(probe.row, probe.text) for probe in probes])
     session.stop_if_refused()
     return [
@@ -110,7 +116,7 @@ def _singles(
     ]
 
 
-def _pairs(session: Session, pairs: Sequence[Pair], setting: str = PROFILE) -> list[dict[str, Any]]:
+def _pairs(session: Session, pairs: Sequence[Pair], setting: str = PROFILE) -> list[ProbeRow]:
     """Each text beside its counterpart, in both orders, ``sampling.votes`` times."""
     judge = session.judge
     if judge.grading.name != "pairwise":
@@ -132,8 +138,9 @@ def _pairs(session: Session, pairs: Sequence[Pair], setting: str = PROFILE) -> l
 
 def _record(
     verdict: Verdict, judge: Judge, probe: Variant, setting: str, order: int | None
-) -> dict[str, Any]:
-    return verdict.as_row() | {
+) -> ProbeRow:
+    return {
+        **verdict.as_row(),
         "probe_id": probe.probe_id,
         "setting": setting,
         "temperature": judge.sampling.temperature,

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict, cast
 
 from study.answers import answer_of
 from study.errors import UserError
@@ -26,8 +26,6 @@ from study.system.files import sha256, write_text
 from study.tasks import files, prompts, verif
 from study.tasks.where import FILES, VARIABLE, data_folder
 
-Item = dict[str, Any]
-"""One line of the file."""
 POLICY, CORRECT = "ypolicy_raw", "ycorrect"
 VARIANTS = ("yshort", "yverbose", "ystructured", "ysycophant", CORRECT, "yconfident_wrong")
 TYPES = (*VARIANTS, POLICY)
@@ -42,6 +40,69 @@ FORM = (
     " source, split, prompt, spec, meta: {row_index, prompt_messages}, responses: {slot: text}}."
     " Build such a file: python -m experiments.data biasset n=250 seed=0 out=FILE"
 )
+
+
+Made = TypedDict(
+    "Made",
+    {
+        "author": str,
+        "family": str,
+        "how": str,  # rule, model or policy
+        "missing": str,  # why there is no text; then nothing else is said of one
+        "from": str | None,  # the slot whose text was rewritten
+        "from_sha256": str | None,
+        "sha256": str,  # of the text
+        "checks": dict[str, bool | None],
+        "settings": Mapping[str, object],  # how a policy was asked
+    },
+    total=False,
+)
+"""How the text of a slot came about."""
+
+
+class Meta(TypedDict):
+    """Where a prompt is from, and its chat turns."""
+
+    row_index: int
+    prompt_messages: list[dict[str, str]]
+
+
+class Item(TypedDict):
+    """One line of the file."""
+
+    id: str
+    source: str
+    split: str
+    prompt: str
+    spec: dict[str, object]
+    """Its criteria, or its checkers and their functions."""
+    meta: Meta
+    responses: dict[str, str | None]
+    """Slot -> its text; empty where nobody has tried, None where it could not be had."""
+    ability: NotRequired[str]
+    response_types: NotRequired[list[str]]
+    notes: NotRequired[str]
+    made: NotRequired[dict[str, Made]]
+    """Slot -> how it was made."""
+
+
+class SlotCounts(TypedDict):
+    """How often a slot is filled and by whom, missing and why, and which checks failed."""
+
+    filled: int
+    missing: int
+    by: dict[str, int]
+    reasons: dict[str, int]
+    failed_checks: dict[str, int]
+
+
+class Summary(TypedDict):
+    """Counts of a file."""
+
+    path: str
+    sha256: str
+    sources: dict[str, int]
+    slots: dict[str, SlotCounts]
 
 
 @dataclass(frozen=True)
@@ -85,7 +146,9 @@ def build(n: int, seed: int) -> list[Item]:
                 f" n={len(rows)} or less."
             )
         places = drawn(len(rows), n, seed + origin.offset)
-        items += [_item(source, place, *rows[place]) for place in places]
+        for place in places:
+            where, record = rows[place]
+            items.append(_item(source, place, where, record))
     return items
 
 
@@ -110,13 +173,13 @@ def _item(source: str, place: int, where: str, record: Mapping[str, Any]) -> Ite
     form = ORIGINS[source].form
     messages = _messages(record, where, form)
     if form == "verif":
-        spec: dict[str, Any] = dict(
-            zip(("checkers", "functions"), verif.lists(record, where), strict=True)
-        )
+        checkers, functions = verif.lists(record, where)
+        spec: dict[str, object] = {"checkers": checkers, "functions": functions}
     else:
         spec = {"rubrics": prompts.rubrics(record) or []}
     extra = record.get("extra_info") or {}
     beside = {key: extra[key] for key in ("index", "original_id", "split") if key in extra}
+    meta = {"row_index": place, "prompt_messages": messages, **beside}
     return {
         "id": f"{source}:val:{place}",
         "source": source,
@@ -124,7 +187,7 @@ def _item(source: str, place: int, where: str, record: Mapping[str, Any]) -> Ite
         "ability": str(record.get("ability") or ""),
         "prompt": "\n\n".join(f"{turn['role']}:\n{turn['content']}" for turn in messages),
         "spec": spec,
-        "meta": {"row_index": place, "prompt_messages": messages, **beside},
+        "meta": cast(Meta, meta),
         "response_types": list(TYPES),
         "responses": dict.fromkeys(_ORDER, ""),
         "notes": "",
@@ -155,7 +218,7 @@ def read(path: Path) -> list[Item]:
     return items
 
 
-def slot_lines(path: Path) -> list[tuple[str, dict[str, Any]]]:
+def slot_lines(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
     """(line, object) of a JSONL file of slots.
     Raises UserError: no such file, NUL bytes, or a line that is no JSON object."""
     if not path.is_file():
@@ -168,10 +231,10 @@ def slot_lines(path: Path) -> list[tuple[str, dict[str, Any]]]:
             " or a disk lost a block, and the text there is lost. Use a complete copy, or remove"
             " the bytes: tr -d '\\000' <FILE >WHOLE"
         )
-    return [(where, dict(record)) for where, record in files.records(path)]
+    return list(files.records(path))
 
 
-def _checked(record: dict[str, Any], where: str) -> Item:
+def _checked(record: Mapping[str, Any], where: str) -> Item:
     """The item of a line. Raises UserError: what it lacks, or what does not fit in it."""
 
     def refuse(problem: str) -> None:
@@ -200,7 +263,7 @@ def _checked(record: dict[str, Any], where: str) -> Item:
     if not isinstance(meta.get("prompt_messages"), list):
         refuse("meta.prompt_messages is not a list of chat turns")
     _messages({"prompt": meta["prompt_messages"]}, where, "rubric")
-    return record | {"responses": dict.fromkeys(_ORDER, "") | responses}
+    return cast(Item, {**record, "responses": dict.fromkeys(_ORDER, "") | responses})
 
 
 def check_made(made: object, where: str) -> None:
@@ -268,17 +331,17 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def author(record: Mapping[str, Any], slot: str) -> dict[str, Any]:
+def author(record: Mapping[str, Any], slot: str) -> Made:
     """The entry of ``made`` that says who wrote the text of a slot; empty where nothing does, or
     where the text was changed since."""
     text = (record.get("responses") or {}).get(slot)
     entry = (record.get("made") or {}).get(slot) or {}
-    return dict(entry) if text and entry.get("sha256") == digest(text) else {}
+    return {**entry} if text and entry.get("sha256") == digest(text) else {}
 
 
-def summary(path: Path, items: Sequence[Item]) -> dict[str, Any]:
+def summary(path: Path, items: Sequence[Item]) -> Summary:
     """Counts of a file, for the screen."""
-    slots = {}
+    slots: dict[str, SlotCounts] = {}
     for slot in TYPES:
         by = Counter(
             author(item, slot).get("author", "unknown") for item in items if item["responses"][slot]

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from judges.probes import mini
@@ -22,8 +21,9 @@ from study.answers import answer_of
 from study.config.schema import Task
 from study.errors import UserError
 from study.rows import Row, RuleTruth
-from study.tasks import task_module
+from study.tasks import kind_of
 from study.tasks.files import short
+from study.tasks.kind import TaskKind
 from study.tasks.prompts import Options, parse
 
 BUILT_IN = "instruct-mini"
@@ -57,16 +57,16 @@ def load_set(name: str, task: Task | None = None, seed: int = 0) -> ProbeSet:
         return read_slots(Path(name).expanduser())
     assert task is not None, "a set is a file or a task"
 
-    module = task_module(task.name)
-    rows: Sequence[Row] = module.rows(task, "eval")
-    away = [row.prompt_text() for row in islice(module.rows(task, "train"), MOST_AWAY)]
+    kind = kind_of(task)
+    rows: Sequence[Row] = kind.rows(task, "eval")
+    away = [row.prompt_text() for row in islice(kind.rows(task, "train"), MOST_AWAY)]
     is_built_in = task.name == BUILT_IN
     sources = [
         Source(
             row,
             mini.contents(row, seed) if is_built_in else {"correct": row.reference or ""},
             stratum=mini.stratum(row) if is_built_in else _stratum(row),
-            truth=partial(_truth, module, row),
+            truth=partial(_truth, kind, row),
         )
         for row in rows
         if is_built_in or row.reference
@@ -82,8 +82,8 @@ def load_set(name: str, task: Task | None = None, seed: int = 0) -> ProbeSet:
     return ProbeSet(sources, away, notes)
 
 
-def _truth(module: ModuleType, row: Row, text: str) -> RuleTruth:
-    return module.truths([row], [text])[0]
+def _truth(kind: TaskKind, row: Row, text: str) -> RuleTruth:
+    return kind.truths([row], [text])[0]
 
 
 def read_slots(path: Path) -> ProbeSet:
@@ -178,7 +178,9 @@ def _source(record: Mapping[str, Any], where: str, number: int, failed: Counter[
             slot: (str(e["author"]), str(e.get("family") or "")) for slot, e in authors.items() if e
         },
         bases={
-            slot: CONTENTS[e["from"]] for slot, e in authors.items() if e.get("from") in CONTENTS
+            slot: CONTENTS[start]
+            for slot, e in authors.items()
+            if (start := e.get("from")) and start in CONTENTS
         },
     )
 

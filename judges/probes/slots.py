@@ -73,7 +73,7 @@ def put(item: Item, slot: str, author: Author, result: Written) -> None:
             "sha256": biasset.digest(text),
             "checks": result.checks,
         }
-    item["made"] = item.get("made", {}) | {slot: entry | dict(result.beside)}
+    item["made"] = {**item.get("made", {}), slot: {**entry, **result.beside}}
 
 
 def todo(
@@ -95,7 +95,8 @@ def todo(
             if not item["responses"].get(slot):
                 wanted.append((item, slot))
             elif entry.get("author") == author.name and entry.get("settings") == settings:
-                base = biasset.answer(item, entry["from"]) if entry.get("from") else None
+                start = entry.get("from")
+                base = biasset.answer(item, start) if start else None
                 if base is not None and biasset.digest(base) != entry.get("from_sha256"):
                     wanted.append((item, slot))
             elif overwrite:

@@ -7,7 +7,7 @@ own oracle for the rule truth, so the truth is never sent.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from collections.abc import Mapping
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -54,7 +54,7 @@ class SimulatedJudge(protocol.Simulated):
         self._calls = calls_before
         self._request_counts: Counter[bytes] = Counter()
 
-    async def reply(self, body: dict[str, Any], request: Request) -> Response:
+    async def reply(self, body: Mapping[str, object], request: Request) -> Response:
         """The verdict, or the failure in its place."""
         question = read_question(body)
         row, rule_truths = await self._truths.of(question.prompt, question.answers)
@@ -68,7 +68,8 @@ class SimulatedJudge(protocol.Simulated):
         if failure == "hang":
             return await hang(request)
         if failure in TRANSIENT and not nth:
-            raise Unanswerable(*TRANSIENT[failure])
-        message = spoil(failure, verdict)
-        prompt, completion = tokens(question.characters), tokens(len(message.text))
-        return self.respond(body, message, prompt, completion, f"{question.content.hex()}-{nth}")
+            status, message, code = TRANSIENT[failure]
+            raise Unanswerable(status, message, code)
+        reply = spoil(failure, verdict)
+        prompt, completion = tokens(question.characters), tokens(len(reply.text))
+        return self.respond(body, reply, prompt, completion, f"{question.content.hex()}-{nth}")

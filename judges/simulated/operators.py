@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -292,7 +292,7 @@ class SimulatedOperators(protocol.Simulated):
         self._operators = Operators(simulated, oracle.row_of)
         self._truths = Truths(oracle)
 
-    async def reply(self, body: dict[str, object], request: Request) -> Response:
+    async def reply(self, body: Mapping[str, object], request: Request) -> Response:
         """What the operator's model says."""
         turns, content = read_messages(body)
         question = self._operators.read("\n".join(turns), content)

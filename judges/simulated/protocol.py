@@ -8,8 +8,8 @@ import hashlib
 import json
 import math
 import random
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Mapping
+from typing import TypedDict
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -21,6 +21,23 @@ from study.rows import Missing, RuleTruth, Truth
 
 PIECE = 4
 """Characters per streamed chunk, and per token where tokens are counted."""
+
+
+class Head(TypedDict):
+    """What every object of one reply begins with."""
+
+    id: str
+    created: int
+    model: str
+
+
+class Usage(TypedDict):
+    """The tokens of one reply."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: dict[str, int]
 
 
 class Simulated:
@@ -39,7 +56,7 @@ class Simulated:
             ]
         )
 
-    async def reply(self, body: dict[str, Any], request: Request) -> Response:
+    async def reply(self, body: Mapping[str, object], request: Request) -> Response:
         """The response to a body. Raises Unanswerable: it has none."""
         raise NotImplementedError
 
@@ -78,17 +95,17 @@ class Simulated:
         return await self.reply(body, request)
 
     def respond(
-        self, body: dict[str, Any], message: Message, prompt: int, completion: int, id: str
+        self, body: Mapping[str, object], message: Message, prompt: int, completion: int, id: str
     ) -> Response:
         """What is said, in the form that the body asks for; ``prompt`` and ``completion`` are
         tokens, ``id`` is of this reply."""
-        usage = {
+        usage: Usage = {
             "prompt_tokens": prompt,
             "completion_tokens": completion,
             "total_tokens": prompt + completion,
             "prompt_tokens_details": {"cached_tokens": 0},
         }
-        head = {"id": f"chatcmpl-{id}", "created": 0, "model": self._model}
+        head: Head = {"id": f"chatcmpl-{id}", "created": 0, "model": self._model}
         if not body.get("stream"):
             return JSONResponse(plain(head, message, usage))
         options = body.get("stream_options")
@@ -127,7 +144,7 @@ def generator(seed: int, content: bytes, nth: int) -> random.Random:
     return random.Random(int.from_bytes(digest, "big"))
 
 
-def plain(head: dict[str, Any], message: Message, usage: dict[str, Any]) -> dict[str, Any]:
+def plain(head: Head, message: Message, usage: Usage) -> dict[str, object]:
     """The completion as one object."""
     choice = {
         "index": 0,
@@ -138,18 +155,16 @@ def plain(head: dict[str, Any], message: Message, usage: dict[str, Any]) -> dict
     return {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
 
 
-async def stream(
-    head: dict[str, Any], message: Message, usage: dict[str, Any] | None
-) -> AsyncIterator[str]:
+async def stream(head: Head, message: Message, usage: Usage | None) -> AsyncIterator[str]:
     """The completion as server-sent events: role, content, finish, usage if wanted, end.
 
     Asynchronous, since Starlette runs a plain iterator in a thread, at a cost above the verdict's.
     """
-    head = {**head, "object": "chat.completion.chunk"}
+    opening = {**head, "object": "chat.completion.chunk"}
 
-    def event(delta: dict[str, Any], finish: str | None = None, **extra: Any) -> str:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish, **extra}
-        return _event({**head, "choices": [choice]})
+    def event(delta: dict[str, str], finish: str | None = None, logprobs: object = None) -> str:
+        choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+        return _event({**opening, "choices": [choice]})
 
     yield event({"role": "assistant", "content": ""})
     if message.logprobs is not None:
@@ -159,9 +174,9 @@ async def stream(
             yield event({"content": message.text[start : start + PIECE]})
     yield event({}, message.finish_reason)
     if usage is not None:
-        yield _event({**head, "choices": [], "usage": usage})
+        yield _event({**opening, "choices": [], "usage": usage})
     yield "data: [DONE]\n\n"
 
 
-def _event(chunk: dict[str, Any]) -> str:
+def _event(chunk: Mapping[str, object]) -> str:
     return f"data: {json.dumps(chunk)}\n\n"

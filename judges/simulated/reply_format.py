@@ -12,14 +12,15 @@ import json
 import math
 import random
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from judges.grading import binary, comparing, likert
 from judges.grading.delimiters import undelimit, without_delimited
 from judges.grading.vocabulary import VOCABULARIES, form
 from judges.simulated.bias import Bias
 from study.rows import Truth
+from study.verdict import Candidate, TokenLogprob
 
 LOGPROB_FLOOR = -9999.0
 """What vLLM writes for a probability of 0: JSON has no infinity."""
@@ -64,10 +65,10 @@ class Message:
 
     text: str
     finish_reason: str = "stop"
-    logprobs: list[dict[str, Any]] | None = None
+    logprobs: list[TokenLogprob] | None = None
 
 
-def read_question(body: dict[str, Any]) -> Question:
+def read_question(body: Mapping[str, object]) -> Question:
     """What is asked, found in the messages as a judge finds it.
     Raises Unanswerable: no messages, no delimited prompt and answer, or no form of reply asked for.
     """
@@ -95,7 +96,7 @@ def read_question(body: dict[str, Any]) -> Question:
     )
 
 
-def read_messages(body: dict[str, Any]) -> tuple[list[str], bytes]:
+def read_messages(body: Mapping[str, object]) -> tuple[list[str], bytes]:
     """The texts of the turns, and the hash of messages and seed that makes a request the same
     request. Raises Unanswerable: there are no such messages, or more than one reply is wanted."""
     messages = body.get("messages")
@@ -120,7 +121,7 @@ def _answers(text: str) -> tuple[str, ...]:
     return tuple(answers)
 
 
-def _choice(body: dict[str, Any]) -> tuple[str, str] | None:
+def _choice(body: Mapping[str, object]) -> tuple[str, str] | None:
     """The two words of a choice; a choice of more is left to what the prompt says of it."""
     wanted = body.get("structured_outputs")
     choice = wanted.get("choice") if isinstance(wanted, dict) else None
@@ -190,7 +191,7 @@ def _write_verdict(values: list[float], question: Question) -> Message:
     if not question.logprobs:
         return Message(choice)
     chances = {positive: value, negative: 1.0 - value}
-    top = [
+    top: list[Candidate] = [
         {"token": word, "logprob": math.log(chance) if chance > 0 else LOGPROB_FLOOR}
         for word, chance in sorted(chances.items(), key=lambda item: -item[1])
     ]

@@ -8,9 +8,8 @@ it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from study.cell import places
 from study.cell.folder import CellFolder
@@ -34,7 +33,7 @@ order."""
 class Cell:
     """One run to be made: the resolved config as plain data, frozen, and where it lives."""
 
-    data: dict[str, Any]
+    data: Mapping[str, object]
     config: Study
     id: str
     folder: CellFolder
@@ -45,13 +44,13 @@ class Cell:
         return self.folder.name
 
     @functools.cached_property
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         """The flat config that makes the cell what it is: `study.config.identity.identifying`."""
         return identifying(self.data)
 
 
 def make_cell(
-    data: dict[str, Any], folder: CellFolder | None = None, config: Study | None = None
+    data: Mapping[str, object], folder: CellFolder | None = None, config: Study | None = None
 ) -> Cell:
     """Freeze a resolved config, unless ``config`` is that already, and give it its address, or the
     ``folder`` where it lives."""

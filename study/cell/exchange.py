@@ -16,7 +16,7 @@ import re
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypedDict, cast
 from urllib.parse import quote
 
 from study.cell import places
@@ -41,9 +41,30 @@ SMALL = 8 << 20
 TRIES = 5
 """How often what is being replaced elsewhere is looked at again."""
 
-Entry = dict[str, Any]
-"""{size, sha256} of a file."""
+
+class Entry(TypedDict):
+    """A file of a manifest."""
+
+    size: int
+    sha256: str
+
+
 Files = dict[str, Entry]
+
+
+class Manifest(TypedDict):
+    """What is sent of a cell, or of a study's folder."""
+
+    format: int
+    version: str
+    files: Files
+
+
+class Note(TypedDict, total=False):
+    """Which manifest a folder has, and whether with checkpoints and policy."""
+
+    version: str
+    whole: bool
 
 
 FENCES: dict[Path, Callable[[], None]] = {}
@@ -81,7 +102,7 @@ def push(folder: Path, ended: bool = False) -> None:
         if folder in FENCES:
             FENCES[folder]()
         version = uuid.uuid4().hex
-        content = {"format": FORMAT, "version": version, "files": files}
+        content: Manifest = {"format": FORMAT, "version": version, "files": files}
         put(fs, f"{root}/{MANIFEST}", json.dumps(content, indent=1).encode())
         write_json(folder / NOTE, {"version": version, "whole": True}, durable=False)
         obsolete = _keys(old)
@@ -91,7 +112,7 @@ def push(folder: Path, ended: bool = False) -> None:
             fs.rm([f"{root}/{key}" for key in obsolete])
 
 
-def pull(folder: Path, whole: bool = False, manifest: dict[str, Any] | None = None) -> bool:
+def pull(folder: Path, whole: bool = False, manifest: Manifest | None = None) -> bool:
     """Bring a cell's folder to what another machine has sent since; False where nothing is there.
 
     Args:
@@ -224,12 +245,12 @@ def check(runs_dir: Path) -> None:
             fs.rm_file(name)
 
 
-def read_note(folder: Path) -> dict[str, Any]:
+def read_note(folder: Path) -> Note:
     """Which manifest a folder has; empty where nothing was sent or fetched yet."""
-    return read_left(folder / NOTE, "what it belongs to is fetched anew")
+    return cast(Note, read_left(folder / NOTE, "what it belongs to is fetched anew"))
 
 
-def read_manifest(fs: Any, root: str) -> dict[str, Any] | None:
+def read_manifest(fs: Any, root: str) -> Manifest | None:
     """What is said to be a cell's files; None where nothing was sent yet.
     Raises StorageError: it is not a manifest."""
     try:
@@ -239,7 +260,7 @@ def read_manifest(fs: Any, root: str) -> dict[str, Any] | None:
     return _sound(data, root)
 
 
-def _sound(data: bytes, where: str) -> dict[str, Any]:
+def _sound(data: bytes, where: str) -> Manifest:
     try:
         manifest = json.loads(data)
         sound = manifest["format"] == FORMAT and re.fullmatch(r"[0-9a-f]{32}", manifest["version"])
@@ -310,7 +331,7 @@ def _send(
             if key not in there and size > SMALL:
                 fs.put_file(str(path), f"{root}/{key}")
             if key in there or size > SMALL:
-                files[name] = {"size": size, "sha256": digest}
+                files[name] = Entry(size=size, sha256=digest)
                 continue
         batch[name] = path.read_bytes()  # at once: it may be written to meanwhile
         if sum(map(len, batch.values())) > SMALL:
@@ -325,7 +346,7 @@ def _send_small(fs: Any, root: str, batch: dict[str, bytes], there: Collection[s
     new = {f"{root}/{keys[name]}": data for name, data in batch.items() if keys[name] not in there}
     if new:
         fs.pipe(new)
-    return {name: {"size": len(batch[name]), "sha256": digests[name]} for name in batch}
+    return {name: Entry(size=len(batch[name]), sha256=digests[name]) for name in batch}
 
 
 def _hash(path: Path) -> str:

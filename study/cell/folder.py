@@ -18,7 +18,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast
@@ -203,7 +203,7 @@ class CellFolder(os.PathLike[str]):
         """Whether another machine ran it when its study was fetched, and may still do so."""
         return places.runs_elsewhere(self.path)
 
-    def other_config(self, config: dict[str, Any]) -> str:
+    def other_config(self, config: Mapping[str, Any]) -> str:
         """Why a saved config is not the one that the folder was made for, or is that of another
         study; empty where it is the cell's."""
         try:

@@ -20,8 +20,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Generator, Mapping
 
 from study.cell import exchange
 from study.cell.folder import CellFolder
@@ -133,7 +132,7 @@ class Lease:
         }
         return json.dumps(content).encode()
 
-    def _read(self) -> dict[str, Any] | None:
+    def _read(self) -> Mapping[str, object] | None:
         try:
             record = json.loads(self._fs.cat_file(self._path))
         except FileNotFoundError:
@@ -142,7 +141,7 @@ class Lease:
             return {}
         return record if isinstance(record, dict) else {}
 
-    def _taken(self, holder: dict[str, Any]) -> Taken:
+    def _taken(self, holder: Mapping[str, object]) -> Taken:
         host, pid = str(holder.get("host", "another machine"))[:100], holder.get("pid", "?")
         return Taken(
             f"{self.url} is being run by process {pid} on {host}. To run it here, stop that"

@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -116,6 +116,15 @@ def merge(folder: Path, noted: Callable[[list[Path], Path], None] | None = None)
     return target
 
 
+class RowGroup(TypedDict):
+    """A row group in the index of a merged file."""
+
+    columns: int
+    """Place among the lists of columns."""
+    steps: list[list[int]]
+    """Step and number of rows of each."""
+
+
 def _write(
     file: Hashed,
     target: Path,
@@ -125,7 +134,7 @@ def _write(
 ) -> None:
     """Write the steps in row groups, the index of both, and whose they are."""
     columns: list[list[str]] = []
-    groups: list[dict[str, Any]] = []
+    groups: list[RowGroup] = []
     repeated = [name for name in schema.names if name not in UNIQUE]
     options = {"compression": "zstd", "write_page_checksum": True, "write_statistics": ["step"]}
     with pq.ParquetWriter(file, schema, use_dictionary=repeated, **options) as writer:

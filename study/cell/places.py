@@ -11,7 +11,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,7 @@ def url_of(folder: Path) -> str:
     return f"{scheme}://{'/' if scheme in ('file', 'local') else ''}{'/'.join(words)}"
 
 
-def holds(lease: dict[str, Any]) -> bool:
+def holds(lease: Mapping[str, object]) -> bool:
     """Whether a lease (`study.cell.lease`) stands, as far as this machine can tell."""
     ends = lease.get("expires")
     if not isinstance(ends, int | float) or ends < time.time():
@@ -94,7 +94,7 @@ def holds(lease: dict[str, Any]) -> bool:
     return not _of_here(lease) or has_process(lease.get("pid"))
 
 
-def _of_here(lease: dict[str, Any]) -> bool:
+def _of_here(lease: Mapping[str, object]) -> bool:
     return (lease.get("host"), lease.get("boot")) == (socket.gethostname(), boot())
 
 

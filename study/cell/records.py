@@ -15,7 +15,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast
 
 import xxhash
 
@@ -86,6 +86,28 @@ HELD_OUT, OVERALL = "eval/averages/", ("by_dataset", "by_domain")
 """How metrics of held-out accuracy begin; a domain's name follows, or one of `OVERALL`."""
 DRAWN = "eval/frozen/"
 """How metrics begin that are means over an evaluation's parts."""
+
+
+Rows = Sequence[Mapping[str, object]]
+"""Rows by the names of their columns."""
+
+
+class CallRow(TypedDict):
+    """A row of the tables of operator calls."""
+
+    call: int
+    """Its place among the calls of the rollout."""
+    operator: str
+    ok: bool
+    error: str
+    model_calls: int
+    tokens_in: int | None
+    tokens_out: int | None
+    attempts: int
+    cost_usd: float | None
+    keys: list[str]
+    rollout_id: NotRequired[str]
+    step: NotRequired[int]
 
 
 class Origin(TypedDict, total=False):
@@ -234,10 +256,10 @@ class Recorder:
     def write_step(
         self,
         step: int,
-        rollouts: list[dict[str, Any]],
-        verdicts: list[dict[str, Any]],
+        rollouts: Rows,
+        verdicts: Rows,
         metrics: dict[str, float],
-        calls: list[dict[str, Any]] | None = None,
+        calls: Rows | None = None,
     ) -> Line:
         """Record one step whole, the metrics line last: step, time_ms, metrics. Returns that.
         ``calls`` are those of operators, None where completions are no programs."""
@@ -267,9 +289,9 @@ class Recorder:
     def write_evaluation(
         self,
         step: int,
-        rollouts: list[dict[str, Any]],
-        verdicts: list[dict[str, Any]],
-        calls: list[dict[str, Any]] | None = None,
+        rollouts: Rows,
+        verdicts: Rows,
+        calls: Rows | None = None,
     ) -> None:
         """Record the held-out answers of a step, beside its own: see `EVALUATIONS`."""
         _write_parts(self.folder / EVALUATIONS, part_name(step), rollouts, verdicts, calls)
@@ -283,9 +305,9 @@ class Recorder:
     def write_missing(
         self,
         step: int,
-        rollouts: list[dict[str, Any]],
-        verdicts: list[dict[str, Any]],
-        calls: list[dict[str, Any]] | None = None,
+        rollouts: Rows,
+        verdicts: Rows,
+        calls: Rows | None = None,
     ) -> None:
         """Record a step that nothing will be learned from, beside the run: see `MISSING`. Each try
         keeps its own parts, the first under the step's name."""
@@ -298,9 +320,9 @@ class Recorder:
 def _write_parts(
     folder: Path,
     name: str,
-    rollouts: list[dict[str, Any]],
-    verdicts: list[dict[str, Any]],
-    calls: list[dict[str, Any]] | None = None,
+    rollouts: Rows,
+    verdicts: Rows,
+    calls: Rows | None = None,
     durable: bool = True,
 ) -> list[Path]:
     """Write the parts of one step; returns their paths."""
@@ -314,9 +336,7 @@ def _write_parts(
     return paths
 
 
-def write_part(
-    path: Path, rows: list[dict[str, Any]], columns: dict[str, str], durable: bool = True
-) -> None:
+def write_part(path: Path, rows: Rows, columns: dict[str, str], durable: bool = True) -> None:
     """Write one Parquet part under its name in one rename; component and feature columns are
     added."""
     import pyarrow as pa

@@ -96,7 +96,7 @@ def _read_training(path: Path) -> str:
     return training
 
 
-def _first_line(path: Path) -> dict[str, Any]:
+def _first_line(path: Path) -> Mapping[str, object]:
     """The object in the first line of metrics; an empty one where it is altered, or the file is no
     regular one."""
     if not path.is_file():

@@ -6,9 +6,9 @@ raises `FORMAT`, and a study of another format is refused: there is no code that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, cast
 
 from study.cell.cells import Cell, load_cell
 from study.cell.folder import study_cells
@@ -20,12 +20,24 @@ FORMAT = 2
 """Version of what stands in a study's folder, and of what a cell's hash covers."""
 
 
-def write_study(study_dir: Path, described: dict[str, Any]) -> None:
+class StudyFile(TypedDict, total=False):
+    """What ``study.json`` holds."""
+
+    format: int
+    study: str
+    factors: list[str]
+    base: dict[str, object]
+    """The flat config that every arm shares."""
+    mlflow: dict[str, str]
+    """uri, experiment_id and parent_run_id; empty without tracking."""
+
+
+def write_study(study_dir: Path, described: StudyFile) -> None:
     """Write ``study.json``: name, factors, base config and MLflow ids, with the format."""
     write_json(study_dir / "study.json", {"format": FORMAT, **described}, signed=True)
 
 
-def read_study(study_dir: Path, problems: list[str] | None = None) -> dict[str, Any]:
+def read_study(study_dir: Path, problems: list[str] | None = None) -> StudyFile:
     """What a study was started with, in ``study.json``; an empty dict where it was not. A damaged
     file is printed, or added to ``problems``, and made again from the cells: the next sweep writes
     it.
@@ -45,7 +57,7 @@ def read_study(study_dir: Path, problems: list[str] | None = None) -> dict[str, 
             f" study={study_dir.name}-2"
         )
     if not fault:
-        return described
+        return cast(StudyFile, described)
     again = _study_of_cells(study_dir)
     sources = "its cells" if again else "nothing, as it has no cells"
     report = f"{study_dir.name}/{path.name} is damaged: it {fault}; read from {sources} instead."
@@ -53,7 +65,7 @@ def read_study(study_dir: Path, problems: list[str] | None = None) -> dict[str, 
     return again
 
 
-def _study_fault(described: dict[str, Any]) -> str:
+def _study_fault(described: Mapping[str, object]) -> str:
     if not described:
         return ""
     factors, shared, ids = (described.get(key) for key in ("factors", "base", "mlflow"))
@@ -65,7 +77,7 @@ def _study_fault(described: dict[str, Any]) -> str:
     return "" if ids is None or texts else "does not hold the ids of MLflow"
 
 
-def _study_of_cells(study_dir: Path) -> dict[str, Any]:
+def _study_of_cells(study_dir: Path) -> StudyFile:
     """``study.json`` by the first cell that can be read."""
     for folder in study_cells(study_dir):
         try:
@@ -86,6 +98,6 @@ def _study_of_cells(study_dir: Path) -> dict[str, Any]:
     return {}
 
 
-def base(cell: Cell, factors: Sequence[str]) -> dict[str, Any]:
+def base(cell: Cell, factors: Sequence[str]) -> dict[str, object]:
     """The part of a cell's flat config that every arm of the study shares."""
     return {key: value for key, value in cell.identity.items() if not under(key, factors)}

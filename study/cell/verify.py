@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import xxhash
 
@@ -199,7 +198,7 @@ def _steps_of(folder: Path) -> set[int]:
     return steps
 
 
-def read_form(path: Path) -> dict[str, Any]:
+def read_form(path: Path) -> dict[str, object]:
     """`read_json` of a file in `FORMS`, whose values must be of their kinds.
     Raises Damaged: they are not."""
     content = read_json(path)

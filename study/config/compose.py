@@ -45,7 +45,7 @@ def load_executor(
     return freeze(Executor, data["executor"]), freeze(Task, data["task"])
 
 
-def _composed(presets: dict[str, str], overrides: Sequence[str]) -> dict[str, Any]:
+def _composed(presets: dict[str, str], overrides: Sequence[str]) -> dict[str, object]:
     """The settings of a preset of each group. Raises UserError: as `load_presets`."""
     for group, name in presets.items():
         if name.startswith("["):

@@ -17,6 +17,7 @@ import dataclasses
 import hashlib
 import json
 import typing
+from collections.abc import Mapping
 from typing import Any
 
 from study.config.marks import OLD_DEFAULT, RUN_TIME, dataclass_of, default_of, field_types
@@ -25,25 +26,25 @@ from study.config.schema import Study
 ABSENT = "(absent)"
 
 
-def flatten(data: Any, prefix: str = "") -> dict[str, Any]:
+def flatten(data: object, prefix: str = "") -> dict[str, object]:
     """Nested dicts and lists as ``{"judge.sampling.votes": 1, ...}``; empty ones stay as leaves."""
     if not isinstance(data, dict | list) or not data:
         return {prefix: data}
     items = data.items() if isinstance(data, dict) else enumerate(data)
-    flat: dict[str, Any] = {}
+    flat: dict[str, object] = {}
     for key, value in items:
         flat.update(flatten(value, f"{prefix}.{key}" if prefix else str(key)))
     return flat
 
 
-def identifying(data: dict[str, Any], cls: type = Study, at: str = "") -> dict[str, Any]:
+def identifying(data: Mapping[str, object], cls: type = Study, at: str = "") -> dict[str, object]:
     """The flat config that makes a cell what it is: no run-time key, and no value at its default.
 
     An optional part that is there, and a shadow judge, stand as an empty dict beside what they
     differ in: one with every default is not the same as none. A key that the schema ``cls`` does
     not have counts too; ``at`` is the key of ``data`` in the study, with a dot behind it."""
     fields = {item.name: item for item in dataclasses.fields(typing.cast(Any, cls))}
-    flat: dict[str, Any] = {}
+    flat: dict[str, object] = {}
     for name, value in data.items():
         key, item = f"{at}{name}", fields.get(name)
         if item is None:
@@ -53,13 +54,13 @@ def identifying(data: dict[str, Any], cls: type = Study, at: str = "") -> dict[s
     return flat
 
 
-def _changed(value: Any, hint: Any, default: Any, key: str) -> dict[str, Any]:
+def _changed(value: object, hint: object, default: object, key: str) -> dict[str, object]:
     part = dataclass_of(hint)
     if part is not None and isinstance(value, dict):
         there = {key: {}} if default is None else {}
-        return there | identifying(value, part, f"{key}.")
+        return {**there, **identifying(value, part, f"{key}.")}
     if part is not None and isinstance(value, list):
-        flat: dict[str, Any] = {}
+        flat: dict[str, object] = {}
         for place, member in enumerate(value):
             flat |= _changed(member, part, None, f"{key}.{place}")
         return flat
@@ -83,7 +84,7 @@ def left_out(key: str, cls: type = Study) -> Any:
     return left_out(rest, part) if part else ABSENT
 
 
-def digest(data: dict[str, Any], cls: type = Study) -> str:
+def digest(data: Mapping[str, object], cls: type = Study) -> str:
     """Ten hex digits over `identifying`: the end of a cell's name."""
     canonical = json.dumps(identifying(data, cls), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:10]

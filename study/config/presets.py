@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ def any_of(words: list[str]) -> str:
     return " or ".join(part for part in (", ".join(words[:-1]), words[-1]) if part)
 
 
-def read_preset(group: str, name: str) -> dict[str, Any]:
+def read_preset(group: str, name: str) -> Mapping[str, Any]:
     """What the file of a preset sets itself, without Hydra and without the presets it builds on.
     Raises UserError: there is no such preset, or its file cannot be read."""
     if name not in preset_names(group):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any
 
 from study.config import bounds
 
@@ -80,7 +79,7 @@ DOMAINS = tuple(item.name for item in dataclasses.fields(Domains))
 """Every domain of the project."""
 
 
-def changed_in(settings: Simulated, domain: str) -> dict[str, Any]:
+def changed_in(settings: Simulated, domain: str) -> dict[str, object]:
     """The settings that ``domain`` has of its own, by name; none for a name that is no domain."""
     if domain not in DOMAINS:
         return {}
@@ -91,5 +90,6 @@ def changed_in(settings: Simulated, domain: str) -> dict[str, Any]:
 def in_domain(settings: Simulated, domain: str) -> Simulated:
     """The settings that hold for rows of ``domain``, which may be any text."""
     changed = changed_in(settings, domain)
-    changed["doses"] = settings.doses | changed.get("doses", {})
+    own = getattr(settings.domains, domain).doses if domain in DOMAINS else {}
+    changed["doses"] = settings.doses | own
     return dataclasses.replace(settings, **changed, domains=Domains())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from study.cell.records import FEATURE
@@ -131,10 +132,15 @@ def observable_pairs(
         for needed, rollout in zip(is_ruled, inputs, strict=True)
     ]
     marks = [None if missing else 1.0 for missing in is_missing]
-    limits = (group_size, on_failure, max_unscored_frac)
-    limited = apply_failure_policy(list(scores), *limits, "verdicts", is_judged)
+    limit = partial(
+        apply_failure_policy,
+        group_size=group_size,
+        policy=on_failure,
+        max_unscored_frac=max_unscored_frac,
+    )
+    limited = limit(list(scores), what="verdicts", needed=is_judged)
     try:
-        kept = apply_failure_policy(marks, *limits, "rule truths", is_ruled)
+        kept = limit(marks, what="rule truths", needed=is_ruled)
     except TooManyMissing as error:
         why = inputs[is_missing.index(True)].truth_missing
         raise TooManyMissing(f"{error}. The first is missing because {why}") from error
@@ -186,17 +192,22 @@ def _compose(
         for judged, ruled, (score, truth) in zip(*_needs(reward, inputs), pairs, strict=True)
     )
     paid = pay(reward, parts, dropped=drop and lost)
-    return [_with_penalties(config, *rollout) for rollout in zip(inputs, parts, paid, strict=True)]
+    return [
+        _with_penalties(config, rollout, part, each)
+        for rollout, part, each in zip(inputs, parts, paid, strict=True)
+    ]
 
 
 def _parts(rollout: RewardInputs, pair: ScoreAndTruth) -> Parts:
+    judge, truth = pair
     return Parts(
-        *pair,
-        rollout.rules,
-        tuple(rule.points for rule in rollout.row.rules) if rollout.rules else (),
-        sum(max(0.0, criterion.points) for criterion in rollout.judged_row.criteria),
-        rollout.row.domain,
-        rollout.played,
+        judge=judge,
+        truth=truth,
+        rules=rollout.rules,
+        rule_points=tuple(rule.points for rule in rollout.row.rules) if rollout.rules else (),
+        judge_points=sum(max(0.0, item.points) for item in rollout.judged_row.criteria),
+        domain=rollout.row.domain,
+        played=rollout.played,
     )
 
 

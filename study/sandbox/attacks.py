@@ -19,7 +19,6 @@ import textwrap
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from study.sandbox import tiers
 from study.sandbox.calls import Call, Limits, Outcome, Result, passes
@@ -116,7 +115,7 @@ def run(tier: Tier, attacks: list[Attack] | None = None) -> Iterator[Ended]:
 
 
 @contextlib.contextmanager
-def _targets() -> Generator[tuple[dict[str, Any], Callable[[], list[str]]]]:
+def _targets() -> Generator[tuple[dict[str, str | int], Callable[[], list[str]]]]:
     """Things to attack, and a function that says which of them were touched."""
     os.environ[VARIABLE] = tiers.SECRET
     victim = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from study.sandbox.inside.frames import Frame
 from study.sandbox.inside.literal import dumps, loads
 
 
@@ -88,7 +89,7 @@ CLAIMS = {str(outcome): outcome for outcome in Outcome if outcome not in PARENT_
 """Ends that a child may claim of itself."""
 
 
-def cut_short(reply: dict[str, Any], limits: Limits) -> Result | None:
+def cut_short(reply: Frame, limits: Limits) -> Result | None:
     """How a child was ended from outside, or None where it ended by itself."""
     cpu_s = float(reply["cpu_s"])
     if reply["end"] == "overflow":
@@ -106,7 +107,7 @@ def cut_short(reply: dict[str, Any], limits: Limits) -> Result | None:
     return None
 
 
-def read_reply(reply: dict[str, Any], nonce: str, limits: Limits) -> Result:
+def read_reply(reply: Frame, nonce: str, limits: Limits) -> Result:
     """The result behind what the zygote saw of one child."""
     if (result := cut_short(reply, limits)) is not None:
         return result

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable
-from typing import Any, Self
+from collections.abc import Callable, Mapping
+from typing import Self
 
 from study.sandbox import tiers
 from study.sandbox.calls import Limits
+from study.sandbox.inside.frames import Frame
 from study.sandbox.worker import GRACE_S, REPLY_ROOM, Broken, Worker
 
 ROLE = "program"
@@ -33,14 +34,14 @@ class Talk:
         assert worker.process.stdin is not None and worker.process.stdout is not None
         self.worker, self.hear, self.most = worker, hear, most
         self.loop = asyncio.get_running_loop()
-        self.ended: asyncio.Future[dict[str, Any]] = self.loop.create_future()
+        self.ended: asyncio.Future[Frame] = self.loop.create_future()
         self.left = False
         self.into, self.out = worker.process.stdin.fileno(), worker.process.stdout.fileno()
         self.unsent, self.begun = bytearray(), bytearray()
         os.set_blocking(self.into, False)
         self.loop.add_reader(self.out, self._read)
 
-    def say(self, message: dict[str, Any]) -> None:
+    def say(self, message: Mapping[str, object]) -> None:
         """Answer one line; after `leave` no one reads it."""
         if not self.left:
             self._send(json.dumps(message).encode() + b"\n")
@@ -114,7 +115,7 @@ class Stage:
         self._places = asyncio.Semaphore(at_once)
         self._idle: list[Worker] = []
 
-    async def run(self, request: dict[str, Any], limits: Limits, hear: Hear) -> dict[str, Any]:
+    async def run(self, request: Mapping[str, object], limits: Limits, hear: Hear) -> Frame:
         """Run one program, hand each of its lines to ``hear``, and return how it ended.
         Raises Broken: the sandbox failed, not the program."""
         async with self._places:
@@ -142,12 +143,10 @@ class Stage:
         self.close()
 
 
-async def _run(
-    worker: Worker, request: dict[str, Any], limits: Limits, hear: Hear
-) -> dict[str, Any]:
+async def _run(worker: Worker, request: Mapping[str, object], limits: Limits, hear: Hear) -> Frame:
     talk = Talk(worker, hear, 4096 + REPLY_ROOM * limits.reply_bytes)
     try:
-        talk.say(request | {"role": ROLE, "window": WINDOW, "limits": vars(limits)})
+        talk.say({**request, "role": ROLE, "window": WINDOW, "limits": vars(limits)})
         async with asyncio.timeout(limits.wall_s + GRACE_S):
             reply = await talk.ended
             while talk.unsent:

@@ -8,11 +8,12 @@ answer can lie about its values, like any wrong answer, and about nothing else.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from study.sandbox import tiers
 from study.sandbox.calls import Limits, Outcome, Result, cut_short, one_line
+from study.sandbox.inside.frames import Frame
 from study.sandbox.worker import Broken
 
 CANDIDATE = Limits(cpu_s=5, wall_s=20.0, memory_mb=512, reply_bytes=1 << 20)
@@ -82,7 +83,7 @@ class Pair:
             self.candidate.ask(None, task.limits)
         return result
 
-    def _test(self, task: Task) -> tuple[dict[str, Any], Result]:
+    def _test(self, task: Task) -> tuple[Frame, Result]:
         """What came from the candidate last, and the verdict."""
         request = {
             "role": "tester",
@@ -92,7 +93,7 @@ class Pair:
             "entry_point": task.entry_point,
             "limits": vars(TESTER),
         }
-        latest: dict[str, Any] = {"end": "line"}
+        latest: Frame = {"end": "line"}
         frame = self.tester.ask(request, TESTER)
         while _open(frame):
             message = json.loads(frame["data"])
@@ -113,12 +114,12 @@ class Pair:
         return latest, Result(end.outcome, None, f"in the tests: {end.detail}")
 
 
-def _open(frame: dict[str, Any]) -> bool:
+def _open(frame: Frame) -> bool:
     """Whether a conversation goes on after this frame."""
     return frame["end"] == "line"
 
 
-def _ended(frame: dict[str, Any], limits: Limits) -> Result:
+def _ended(frame: Frame, limits: Limits) -> Result:
     """How a child ended that says no more."""
     return cut_short(frame, limits) or Result(Outcome.EXITED, None, "it ended without an answer")
 
@@ -134,7 +135,7 @@ def _unready(data: str) -> Result | None:
         return Result(Outcome.FORGED, None, "the bytes are not an answer")
 
 
-def _verdict(message: dict[str, Any]) -> Result:
+def _verdict(message: Mapping[str, str]) -> Result:
     """What the tests came to. Raises Broken: they could not be run."""
     word, text = message["verdict"], one_line(message["text"])
     if word == "ungradable":

@@ -19,7 +19,6 @@ import tempfile
 from collections.abc import Callable, Generator
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from study.errors import UserError
 from study.sandbox.calls import Call, Limits, Outcome
@@ -144,7 +143,7 @@ def attack(start: Callable[[], Worker]) -> str:
 
 
 @contextlib.contextmanager
-def targets() -> Generator[tuple[dict[str, Any], Callable[[], list[str]]]]:
+def targets() -> Generator[tuple[dict[str, str | int], Callable[[], list[str]]]]:
     """A secret file, a path to write and a port to connect to, by the names ``secret``, ``outside``
     and ``port``; and a function that says which of the last two were touched."""
     with tempfile.TemporaryDirectory() as folder, socket.socket() as listener:

@@ -11,10 +11,10 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from study.sandbox.calls import Call, Limits, Result, read_reply
+from study.sandbox.inside.frames import Frame
 from study.sandbox.inside.literal import dumps
 
 GRACE_S = 10.0
@@ -67,7 +67,7 @@ class Worker:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Broken(self._why(str(error))) from error
 
-    def ask(self, request: dict[str, Any] | None, limits: Limits) -> dict[str, Any]:
+    def ask(self, request: Mapping[str, object] | None, limits: Limits) -> Frame:
         """Send one request and return the reply to it; None is the empty line that ends a
         conversation. Raises Broken: no reply in time, or none that can be read."""
         until = time.monotonic() + limits.wall_s + GRACE_S
@@ -84,7 +84,7 @@ class Worker:
         except (OSError, ValueError, KeyError, AttributeError, RecursionError) as error:
             raise Broken(self._why(str(error))) from error
 
-    def read(self, line: bytes | bytearray) -> dict[str, Any]:
+    def read(self, line: bytes | bytearray) -> Frame:
         """The reply that stands in a line; `dirty` then says whether to throw this away.
         Raises ValueError, AttributeError, RecursionError: there is none."""
         reply = json.loads(line)

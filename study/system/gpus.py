@@ -18,7 +18,7 @@ import struct
 from collections.abc import Sequence
 from multiprocessing.reduction import DupFd
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from study.errors import UserError
 from study.system import locks
@@ -28,6 +28,11 @@ PARTS = 60
 """Of a GPU; a cell that shares one takes some of them."""
 HOST = Path("/tmp")
 """Where the folder of leases is: of this host alone, which a user's home may not be."""
+
+
+class _State(TypedDict):
+    variables: dict[str, str]
+    files: list[Any]
 
 
 class Lease:
@@ -49,10 +54,10 @@ class Lease:
             os.close(file)
         self._files = []
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> _State:
         return {"variables": self.variables, "files": [DupFd(file) for file in self._files]}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: _State) -> None:
         self.variables = state["variables"]
         self._files = [file.detach() for file in state["files"]]
 

@@ -80,10 +80,11 @@ def usable_gpus(device: str = "") -> list[Gpu]:
         places = [place for place, uuid in enumerate(ids) if uuid.startswith(name)]
         place = int(name) if name.isdecimal() else next(iter(places), None)
         if place is None or place >= len(all_gpus):  # such as a part of a GPU: it has a UUID itself
-            usable.append(Gpu(name, name, name, 0))
+            usable.append(Gpu(name=name, id=name, model=name, memory=0))
             continue
         uuid = ids[place] if place < len(ids) and _UUID.fullmatch(ids[place]) else str(place)
-        usable.append(Gpu(name, uuid, *all_gpus[place]))
+        model, memory = all_gpus[place]
+        usable.append(Gpu(name=name, id=uuid, model=model, memory=memory))
     return usable
 
 

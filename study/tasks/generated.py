@@ -15,6 +15,7 @@ from study.config.schema import Task, task_options
 from study.rows import Row
 from study.system.files import sha256
 from study.tasks.drawing import Drawing, held_out
+from study.tasks.kind import GradedTask
 from study.tasks.lessons import MOST_ROWS
 from study.tasks.mixed import item_row
 from study.tasks.mixture import Mixture, Options, Pool
@@ -30,8 +31,8 @@ def blank(dataset: str, domain: str, group: str, question: str) -> Item:
     return Item("", dataset, domain, "", f"{dataset}:{group}", "", question)
 
 
-class Generated:
-    """The rows of a generated task.
+class Generated(GradedTask):
+    """A task of generated rows; held-out ones are of every domain, whatever is drawn.
 
     Args:
         domains: set -> its domain.
@@ -90,6 +91,10 @@ class Generated:
             items.__getitem__,
             {"words": sha256(self._words)},
         )
+
+    def runs_code(self, options: Task) -> bool:
+        """True: held-out rows are of every domain, whatever is drawn."""
+        return True
 
     def lesson_rows(self, seed: int) -> list[Row]:
         """Rows to train on of all sets, 4:3:3, whatever a run draws from: a policy that draws from

@@ -12,7 +12,6 @@ import json
 import random
 import re
 from bisect import bisect_left, insort
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,6 +31,7 @@ from study.tasks.instruct_words import (
     ORDERS,
     PURPOSES,
 )
+from study.tasks.kind import RuledTask
 from study.tasks.lessons import MOST_ROWS as MOST_LESSONS
 from study.tasks.lessons import Lessons
 
@@ -117,66 +117,6 @@ def _order_faults(spec: dict, items: tuple[str, ...]) -> int:
     return len(items) - 1 - items[::-1].index(spec["first"])
 
 
-def truth(row: Row, answer: str) -> Truth:
-    """What the rules say of ``answer``: contents x relevance x constraints, all in [0, 1].
-
-    contents = items credited / (items asked for + items wrong), where a repeat, a surplus item,
-    an item of another category and the forbidden word are wrong; relevance = 1 / (1 + noise /
-    RELEVANCE_HALF); constraints = 0.5 + 0.5 x the mean credit of order, format and forbidden word.
-    Adding words that were not asked for lowers contents or relevance and never mends a constraint.
-    ``checks`` are yes or no for ``row.criteria``, one to one, and then for ``row.rules``.
-    """
-    spec = row.spec
-    reading = _read(answer)
-    items, n = reading.items, spec["n"]
-    valid = {word for word in items if CATEGORY_OF[word] == spec["category"]} - {spec["forbid"]}
-    credited = min(len(valid), n)
-    contents = credited / (n + len(items) - credited)
-    checks = {"contents": credited == n, "count": len(items) == n}
-    credits: list[float] = []
-    if spec["forbid"]:
-        clean = spec["forbid"] not in items
-        checks["forbid"] = clean and bool(items)
-        credits.append(float(clean))
-    if spec["order"]:
-        faults = _order_faults(spec, items)
-        pairs = n * (n - 1) / 2 if spec["order"] == "alphabetical" else 1
-        checks["order"] = faults == 0 and bool(items)
-        credits.append(max(0.0, 1 - faults / pairs))
-    if spec["format"]:
-        faults = _format_faults(spec["format"], reading)
-        checks["format"] = faults == 0 and bool(items)
-        credits.append(max(0.0, 1 - faults / n))
-    checks["noise"] = reading.noise == 0 and bool(items)
-    constraints = 0.5 + 0.5 * sum(credits) / len(credits) if credits else 1.0
-    relevance = 1 / (1 + reading.noise / RELEVANCE_HALF)
-    check_results = tuple(checks[name] for name in spec.get("checks", checks))
-    return Truth(contents * relevance * constraints, check_results, relevance)
-
-
-def truths(rows: Sequence[Row], answers: Sequence[str | None]) -> list[Truth]:
-    """`truth` of each answer; one that was cut off is worth as much as nothing."""
-    return [truth(row, answer or "") for row, answer in zip(rows, answers, strict=True)]
-
-
-def rows(options: Task, split: str) -> list[Row]:
-    """``options.train_rows`` or ``eval_rows`` distinct prompts of one split, in a seeded order.
-
-    A prompt's split follows from its own id, so the splits share no prompt under any seed.
-    Raises UserError: an option this task does not have, or more rows than it can make."""
-    unknown = sorted(options.options.keys() - {"rules"})
-    ruled = options.options.get("rules", False)
-    if unknown or not isinstance(ruled, bool):
-        raise UserError(
-            f"task.options has {unknown[0] if unknown else f'rules={ruled!r}'}, which the task"
-            " instruct-mini does not take. Its only option is rules=true or rules=false. Type for"
-            " example +task.options.rules=true."
-        )
-    count = options.eval_rows if split == "eval" else options.train_rows
-    check(f"task.{split}_rows", count, Number(high=MOST_ROWS), 2048)
-    return list(_drawn(split, options.seed, count, ruled))
-
-
 @functools.lru_cache(maxsize=4)
 def _drawn(split: str, seed: int, count: int, ruled: bool) -> tuple[Row, ...]:
     """Made once: a plan asks for the same rows several times."""
@@ -188,18 +128,6 @@ def _drawn(split: str, seed: int, count: int, ruled: bool) -> tuple[Row, ...]:
         if (int(row.prompt_id, 16) % EVAL_SHARE == 0) == (split == "eval"):
             rows.setdefault(row.prompt_id, row)
     return tuple(rows.values())
-
-
-def lessons(options: Task) -> Lessons:
-    """The teacher's answers to rows that the warm-up's own seed picks: every run of every study
-    begins with the same policy, whatever ``options`` are."""
-
-    def rows_of(seed: int) -> list[Row]:
-        return rows(Task(train_rows=MOST_LESSONS, seed=seed), "train")
-
-    words = Path(str(instruct_words.__file__)).with_suffix(".toml")
-    files = (__file__, str(instruct_words.__file__), str(words), str(teacher.__file__))
-    return Lessons(teacher.lexicon, rows_of, teacher.answer, files)
 
 
 def with_rules(row: Row) -> Row:
@@ -251,3 +179,75 @@ def _make_row(draw: random.Random, split: str) -> Row:
     sentences = [ask.format(**words, word=forbid if ask in FORBIDS else first) for ask in asks]
     message = {"role": "user", "content": " ".join(sentences)}
     return make_row((message,), tuple(Criterion(text) for text in criteria), spec, split)
+
+
+class InstructMini(RuledTask):
+    """Short instructions with constraints that rules can check."""
+
+    def truth(self, row: Row, answer: str) -> Truth:
+        """What the rules say of ``answer``: contents x relevance x constraints, all in [0, 1].
+
+        contents = items credited / (items asked for + items wrong), where a repeat, a surplus item,
+        an item of another category and the forbidden word are wrong; relevance = 1 / (1 + noise /
+        RELEVANCE_HALF); constraints = 0.5 + 0.5 x the mean credit of order, format and forbidden
+        word. Adding words that were not asked for lowers contents or relevance and never mends a
+        constraint.
+        ``checks`` are yes or no for ``row.criteria``, one to one, and then for ``row.rules``.
+        """
+        spec = row.spec
+        reading = _read(answer)
+        items, n = reading.items, spec["n"]
+        valid = {word for word in items if CATEGORY_OF[word] == spec["category"]} - {spec["forbid"]}
+        credited = min(len(valid), n)
+        contents = credited / (n + len(items) - credited)
+        checks = {"contents": credited == n, "count": len(items) == n}
+        credits: list[float] = []
+        if spec["forbid"]:
+            clean = spec["forbid"] not in items
+            checks["forbid"] = clean and bool(items)
+            credits.append(float(clean))
+        if spec["order"]:
+            faults = _order_faults(spec, items)
+            pairs = n * (n - 1) / 2 if spec["order"] == "alphabetical" else 1
+            checks["order"] = faults == 0 and bool(items)
+            credits.append(max(0.0, 1 - faults / pairs))
+        if spec["format"]:
+            faults = _format_faults(spec["format"], reading)
+            checks["format"] = faults == 0 and bool(items)
+            credits.append(max(0.0, 1 - faults / n))
+        checks["noise"] = reading.noise == 0 and bool(items)
+        constraints = 0.5 + 0.5 * sum(credits) / len(credits) if credits else 1.0
+        relevance = 1 / (1 + reading.noise / RELEVANCE_HALF)
+        check_results = tuple(checks[name] for name in spec.get("checks", checks))
+        return Truth(contents * relevance * constraints, check_results, relevance)
+
+    def rows(self, options: Task, split: str) -> list[Row]:
+        """``options.train_rows`` or ``eval_rows`` distinct prompts of one split, in a seeded order.
+
+        A prompt's split follows from its own id, so the splits share no prompt under any seed.
+        Raises UserError: an option this task does not have, or more rows than it can make."""
+        unknown = sorted(options.options.keys() - {"rules"})
+        ruled = options.options.get("rules", False)
+        if unknown or not isinstance(ruled, bool):
+            raise UserError(
+                f"task.options has {unknown[0] if unknown else f'rules={ruled!r}'}, which the task"
+                " instruct-mini does not take. Its only option is rules=true or rules=false."
+                " Type for example +task.options.rules=true."
+            )
+        count = options.eval_rows if split == "eval" else options.train_rows
+        check(f"task.{split}_rows", count, Number(high=MOST_ROWS), 2048)
+        return list(_drawn(split, options.seed, count, ruled))
+
+    def lessons(self, options: Task) -> Lessons:
+        """The teacher's answers to rows that the warm-up's own seed picks: every run of every study
+        begins with the same policy, whatever ``options`` are."""
+
+        def rows_of(seed: int) -> list[Row]:
+            return self.rows(Task(train_rows=MOST_LESSONS, seed=seed), "train")
+
+        words = Path(str(instruct_words.__file__)).with_suffix(".toml")
+        files = (__file__, str(instruct_words.__file__), str(words), str(teacher.__file__))
+        return Lessons(teacher.lexicon, rows_of, teacher.answer, files)
+
+
+TASK = InstructMini()

@@ -1,6 +1,6 @@
 """What a task brings for the tiny policy to learn from before RL: words, rows, a teacher's answers.
 
-A task module with ``lessons(options)`` brings them. `of_references` makes them of any rows that
+A task brings them by `TaskKind.lessons`. `of_references` makes them of any rows that
 have a reference answer.
 """
 

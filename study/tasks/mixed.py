@@ -6,22 +6,20 @@ Which row comes when is no order of the folder but a mixture: see `study.tasks.m
 
 from __future__ import annotations
 
-import atexit
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import overload
 
-from study import truth as rules
 from study.config.schema import MANY, Task, task_options
 from study.errors import UserError
-from study.rows import Missing, Row, RuleTruth, Truth, make_row
+from study.rows import Row, make_row
 from study.system.files import sha256
 from study.tasks.datasets.table import MANIFEST, Table, open_table
 from study.tasks.drawing import Drawing, held_out
+from study.tasks.kind import GradedTask
 from study.tasks.lessons import MOST_ROWS, Lessons, of_references
 from study.tasks.mixture import DOMAINS, Mixture, Options, Place, Pool, drop_null_weights
 from study.tasks.turns import permuted
@@ -86,84 +84,6 @@ class Order(Drawing):
         if self.mixture.pools[dataset].rows < whole:
             row = permuted(row, whole, f"{self._seed} {dataset}")
         return self._rows.starts[dataset] + row
-
-
-def rows(options: Task, split: str) -> Sequence[Row]:
-    """All rows that may be drawn, read when they are wanted; or ``eval_rows`` that are held out.
-
-    Held-out rows are a mixture as well, of 4:3:3 and without repeats. ``options.seed`` picks them,
-    so they are the same in every arm.
-    Raises UserError: no prepared folder at ``options.path``, unknown options or sets, or no row."""
-    if split == "train":
-        return _train_rows(options)
-    return _held_out(options)
-
-
-def lookup(options: Task) -> Callable[[str], Row | None]:
-    """Prompt id -> its row; None for a prompt that no row has."""
-    table = _table(options)
-
-    def row_of(address: str) -> Row | None:
-        place = table.place_of_prompt(address)
-        return None if place is None else item_row(table.at(place), table.split_of(place))
-
-    return row_of
-
-
-def scores(rows: Sequence[Row], answers: Sequence[str | None]) -> list[rules.Score | None]:
-    """The rules' full score of each answer; None where it is missing."""
-    if not _GRADERS:
-        _GRADERS[""] = rules.Grader()
-        atexit.register(_GRADERS[""].close)
-    return rules.score([row.spec["item"] for row in rows], answers, _GRADERS[""])
-
-
-def truths(rows: Sequence[Row], answers: Sequence[str | None]) -> list[RuleTruth]:
-    """Whether each answer is right: see `truths_of`."""
-    return truths_of(rows, scores(rows, answers))
-
-
-def truths_of(rows: Sequence[Row], scores_N: Sequence[rules.Score | None]) -> list[RuleTruth]:
-    """Scores as truths of one check; None of a program that no test can check."""
-    return [
-        Truth(float(score.correct), (score.correct,))
-        if score is not None
-        else Missing(_GRADERS[""].lost.get(row.item, "the grader failed"))
-        if row.domain != "code" or row.spec["item"].tests.strip()
-        else None
-        for row, score in zip(rows, scores_N, strict=True)
-    ]
-
-
-def lessons(options: Task) -> Lessons | None:
-    """Lessons from the references of rows to train on, evenly spaced over the sets."""
-    rows = _train_rows(options)
-    places = range(0, len(rows), -(-len(rows) // MOST_ROWS))
-    return of_references([rows[place] for place in places], __file__)
-
-
-@contextmanager
-def grading(unsafe: bool = False) -> Generator[rules.Grader]:
-    """Within the block, one grader scores all answers, and is ended with it. Outside, one is made
-    when it is needed and ends with the process."""
-    before = dict(_GRADERS)
-    with rules.Grader(unsafe=unsafe) as grader:
-        _GRADERS[""] = grader
-        try:
-            yield grader
-        finally:
-            _GRADERS.clear()
-            _GRADERS.update(before)
-
-
-_GRADERS: dict[str, rules.Grader] = {}
-"""The grader of this process, under the empty name, where there is one."""
-
-
-def runs_code(options: Task) -> bool:
-    """Whether answers to some of the rows are programs, which are run to score them."""
-    domains, datasets = _table(options).domains, task_options(options, Options).datasets
-    return "code" in {domains[name] for name in domains if not datasets or name in datasets}
 
 
 def item_row(item: Item, split: str) -> Row:
@@ -240,3 +160,46 @@ def _held_out(task: Task) -> tuple[Row, ...]:
         item_row(table.rows(parts[name], name)[row], parts[name])
         for name, row, _ in held_out(pools, task.eval_rows, task.seed)
     )
+
+
+class Mixed(GradedTask):
+    """Rows of several sets with a rule truth, from a prepared folder."""
+
+    def order(self, options: Task, seed: int) -> Order:
+        """A mixture of the sets. Raises UserError: see `rows`."""
+        return Order(options, seed)
+
+    def rows(self, options: Task, split: str) -> Sequence[Row]:
+        """All rows that may be drawn, read when they are wanted; or ``eval_rows`` held-out ones.
+
+        Held-out rows are a mixture as well, of 4:3:3 and without repeats. ``options.seed`` picks
+        them, so they are the same in every arm.
+        Raises UserError: no prepared folder at ``options.path``, unknown options or sets, or no
+            row."""
+        if split == "train":
+            return _train_rows(options)
+        return _held_out(options)
+
+    def lookup(self, options: Task) -> Callable[[str], Row | None]:
+        """Prompt id -> its row; None for a prompt that no row has."""
+        table = _table(options)
+
+        def row_of(address: str) -> Row | None:
+            place = table.place_of_prompt(address)
+            return None if place is None else item_row(table.at(place), table.split_of(place))
+
+        return row_of
+
+    def lessons(self, options: Task) -> Lessons | None:
+        """Lessons from the references of rows to train on, evenly spaced over the sets."""
+        rows = _train_rows(options)
+        places = range(0, len(rows), -(-len(rows) // MOST_ROWS))
+        return of_references([rows[place] for place in places], __file__)
+
+    def runs_code(self, options: Task) -> bool:
+        """Whether answers to some of the rows are programs, which are run to score them."""
+        domains, datasets = _table(options).domains, task_options(options, Options).datasets
+        return "code" in {domains[name] for name in domains if not datasets or name in datasets}
+
+
+TASK = Mixed()

@@ -21,10 +21,7 @@ from study.rows import Row
 from study.system.tables import table
 from study.tasks import generated
 from study.tasks.lessons import Lessons
-from study.tasks.mixed import grading, scores, truths, truths_of
 from study.truth.item import Item
-
-__all__ = ["Order", "grading", "lessons", "rows", "runs_code", "scores", "truths", "truths_of"]
 
 DOMAINS = {"sums": "math", "facts": "qa", "functions": "code"}
 """Data set -> its domain."""
@@ -45,22 +42,6 @@ _WORDS = table(__file__)
 NAMES: list[str] = _WORDS["names"]
 FACTS: dict[str, dict[str, Any]] = _WORDS["facts"]
 """Kind of fact -> what says it, what asks for it, and its values."""
-
-
-def runs_code(options: Task) -> bool:
-    """True: held-out rows are of every domain, whatever is drawn."""
-    return True
-
-
-def lessons(options: Task) -> Lessons:
-    """The teacher's answers to rows to train on of all three sets, whatever ``options`` are."""
-
-    def texts() -> list[str]:
-        items = itertools.chain.from_iterable(_TASK.items["train"].values())
-        answers = [_WORDS["sums"]["evasion"], *map(str, range(LARGEST + 2))]
-        return [*answers, *(f"{item.prompt} {_right(item)}" for item in items)]
-
-    return Lessons(texts, _TASK.lesson_rows, answer, (__file__, generated.__file__, str(WORDS)))
 
 
 def answer(row: Row, draw: random.Random) -> str:
@@ -148,7 +129,25 @@ def _functions() -> Iterator[Item]:
         )
 
 
-_TASK = generated.Generated(
-    DOMAINS, lambda: {"sums": _sums(), "facts": _facts(), "functions": _functions()}, WORDS
-)
-rows, Order = _TASK.rows, _TASK.order
+def _items() -> dict[str, Iterator[Item]]:
+    return {"sums": _sums(), "facts": _facts(), "functions": _functions()}
+
+
+class MixedMini(generated.Generated):
+    """Sums, facts and functions."""
+
+    def __init__(self) -> None:
+        super().__init__(DOMAINS, _items, WORDS)
+
+    def lessons(self, options: Task) -> Lessons:
+        """The teacher's answers to rows to train on of all three sets, whatever ``options`` are."""
+
+        def texts() -> list[str]:
+            items = itertools.chain.from_iterable(self.items["train"].values())
+            answers = [_WORDS["sums"]["evasion"], *map(str, range(LARGEST + 2))]
+            return [*answers, *(f"{item.prompt} {_right(item)}" for item in items)]
+
+        return Lessons(texts, self.lesson_rows, answer, (__file__, generated.__file__, str(WORDS)))
+
+
+TASK = MixedMini()

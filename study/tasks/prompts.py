@@ -23,6 +23,7 @@ from study.errors import UserError
 from study.rows import Criterion, Row, Rule, Truth, make_row
 from study.tasks import files, verif
 from study.tasks.files import refuse, short
+from study.tasks.kind import RuledTask
 from study.tasks.lessons import MOST_ROWS, Lessons, of_references
 from study.tasks.where import task_path
 from study.truth import qa
@@ -75,38 +76,6 @@ class Prompts:
     """Rows that lack what ``needs`` asks for, where ``on_unfit`` drops them."""
 
 
-def rows(options: Task, split: str) -> list[Row]:
-    """At most ``train_rows`` or ``eval_rows`` rows of a split, in file order.
-
-    Where there are more, ``options.seed`` chooses which stay.
-    Raises UserError: no readable file at ``options.path``, a row that is not of the form (file and
-        line named), an unknown option, or no training row at all."""
-    candidates = [row for row in load(options).rows if row.split == split]
-    if split == "train" and not candidates:
-        raise UserError(
-            f"task.path={options.path} leaves no prompt to train on. Check its split column,"
-            " task.options.eval_share and task.options.max_prompt_chars."
-        )
-    limit = options.train_rows if split == "train" else options.eval_rows
-    sampled = sorted(candidates, key=lambda row: _draw(row, options))[:limit]
-    sampled_ids = {row.prompt_id for row in sampled}
-    return [row for row in candidates if row.prompt_id in sampled_ids]
-
-
-def truth(row: Row, answer: str) -> Truth | None:
-    """Whether ``answer`` is the row's reference, as `same` compares; None where there is none: no
-    rule can tell how good an answer to a free prompt is."""
-    if not has_reference(row):
-        return None
-    right = same(answer, row.reference or "")
-    return Truth(float(right), (right,))
-
-
-def truths(rows: Sequence[Row], answers: Sequence[str | None]) -> list[Truth | None]:
-    """`truth` of each answer; one that was cut off is worth as much as nothing."""
-    return [truth(row, answer or "") for row, answer in zip(rows, answers, strict=True)]
-
-
 def has_reference(row: Row) -> bool:
     """Whether the row says what is right."""
     return bool((row.reference or "").strip())
@@ -121,12 +90,6 @@ def same(answer: str, reference: str) -> bool:
         return True
     wanted = qa.normalised(reference)
     return bool(wanted) and qa.normalised(qa.span(answer)) == wanted
-
-
-def lessons(options: Task) -> Lessons | None:
-    """Lessons from the rows to train on that have a reference; None where none has.
-    Raises UserError: see `rows`."""
-    return of_references(rows(options, "train")[:MOST_ROWS], __file__)
 
 
 def load(options: Task) -> Prompts:
@@ -272,7 +235,7 @@ def _rubric(
     return tuple(criteria), (*rules, *verif.plain_rules(record.get("rules"), where, number))
 
 
-def _tags(tags: Any, where: str) -> dict[str, Any]:
+def _tags(tags: Any, where: str) -> dict[str, object]:
     """Tags as a dict: they also come as a list of ``key:value``, and a lone key is True."""
     if tags is None:
         return {}
@@ -338,3 +301,44 @@ def _path(options: Task) -> Path:
 
 def _draw(row: Row, options: Task) -> bytes:
     return hashlib.blake2b(f"{options.seed} {row.prompt_id}".encode(), digest_size=8).digest()
+
+
+class PromptFile(RuledTask):
+    """Rows of a file of prompts; a rule can tell where a row has a reference."""
+
+    def tells_truth(self, rows: Sequence[Row]) -> bool:
+        """Whether any of the rows has a reference."""
+        return any(map(has_reference, rows))
+
+    def rows(self, options: Task, split: str) -> list[Row]:
+        """At most ``train_rows`` or ``eval_rows`` rows of a split, in file order.
+
+        Where there are more, ``options.seed`` chooses which stay.
+        Raises UserError: no readable file at ``options.path``, a row that is not of the form (file
+            and line named), an unknown option, or no training row at all."""
+        candidates = [row for row in load(options).rows if row.split == split]
+        if split == "train" and not candidates:
+            raise UserError(
+                f"task.path={options.path} leaves no prompt to train on. Check its split column,"
+                " task.options.eval_share and task.options.max_prompt_chars."
+            )
+        limit = options.train_rows if split == "train" else options.eval_rows
+        sampled = sorted(candidates, key=lambda row: _draw(row, options))[:limit]
+        sampled_ids = {row.prompt_id for row in sampled}
+        return [row for row in candidates if row.prompt_id in sampled_ids]
+
+    def truth(self, row: Row, answer: str) -> Truth | None:
+        """Whether ``answer`` is the row's reference, as `same` compares; None where there is none:
+        no rule can tell how good an answer to a free prompt is."""
+        if not has_reference(row):
+            return None
+        right = same(answer, row.reference or "")
+        return Truth(float(right), (right,))
+
+    def lessons(self, options: Task) -> Lessons | None:
+        """Lessons from the rows to train on that have a reference; None where none has.
+        Raises UserError: see `rows`."""
+        return of_references(self.rows(options, "train")[:MOST_ROWS], __file__)
+
+
+TASK = PromptFile()

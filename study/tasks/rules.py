@@ -154,7 +154,8 @@ class RuleRunner:
         ]
         todo = sorted({(source, prompt) for source, prompt, _ in calls} - self._empty.keys())
         empty = [(source, prompt, "") for source, prompt in todo]
-        results = iter(self.pool.run(_call(*call) for call in (*empty, *calls)))
+        every_call = [_call(source, prompt, answer) for source, prompt, answer in (*empty, *calls)]
+        results = iter(self.pool.run(every_call))
         self._empty |= {key: _verdict(next(results)) for key in todo}
         return [
             [

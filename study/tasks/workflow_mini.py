@@ -17,14 +17,12 @@ from pathlib import Path
 from study.config.schema import Task
 from study.rows import Row, RuleTruth, Truth
 from study.system.tables import table
-from study.tasks import generated, mixed, mixed_mini
+from study.tasks import generated, mixed_mini
 from study.tasks.lessons import Lessons
-from study.tasks.mixed import grading, scores
 from study.truth import numbers, qa
 from study.truth.code import answer_code
 from study.truth.item import Item
-
-__all__ = ["Order", "grading", "lessons", "rows", "runs_code", "scores", "truths"]
+from study.truth.score import Score
 
 DOMAINS = {
     f"{name}-{difficulty}": domain
@@ -42,20 +40,6 @@ WORDS = Path(__file__).with_suffix(".toml")
 _WORDS = table(__file__)
 
 
-def truths(rows: Sequence[Row], answers: Sequence[str | None]) -> list[RuleTruth]:
-    """Whether each answer is right; a wrong one that is the favourite says whose it is."""
-    rule_truths = mixed.truths(rows, answers)
-    return [
-        replace(truth, whose=MODEL)
-        if isinstance(truth, Truth)
-        and not truth.score
-        and answer is not None
-        and is_favourite(row.spec["item"], answer)
-        else truth
-        for row, answer, truth in zip(rows, answers, rule_truths, strict=True)
-    ]
-
-
 def is_favourite(item: Item, answer: str) -> bool:
     """Whether an answer is the favourite wrong one of its item."""
     favourite: str = item.meta["wrong"][0]
@@ -63,24 +47,6 @@ def is_favourite(item: Item, answer: str) -> bool:
         return answer_code(item, answer).strip() == favourite
     rule = numbers.score if item.domain == "math" else qa.squad
     return rule(replace(item, answers=(favourite,)), answer).correct
-
-
-def runs_code(options: Task) -> bool:
-    """True: held-out rows are of every domain, whatever is drawn."""
-    return True
-
-
-def lessons(options: Task) -> Lessons:
-    """The teacher's programs for rows to train on of all sets, whatever ``options`` are."""
-
-    def texts() -> list[str]:
-        items = itertools.chain.from_iterable(_TASK.items["train"].values())
-        lines = [
-            line for domain in ("math", "code") for line in [*programs(domain), *invalid(domain)]
-        ]
-        return [*lines, *(item.prompt for item in items)]
-
-    return Lessons(texts, _TASK.lesson_rows, answer, (__file__, generated.__file__, str(WORDS)))
 
 
 def answer(row: Row, draw: random.Random) -> str:
@@ -214,13 +180,51 @@ def _facts(difficulty: str) -> Iterator[Item]:
                 yield replace(item, context=context)
 
 
-_TASK = generated.Generated(
-    DOMAINS,
-    lambda: {
+def _items() -> dict[str, Iterator[Item]]:
+    return {
         f"{name}-{difficulty}": make(difficulty)
         for name, make in (("sums", _sums), ("functions", _functions), ("facts", _facts))
         for difficulty in ("easy", "hard")
-    },
-    WORDS,
-)
-rows, Order = _TASK.rows, _TASK.order
+    }
+
+
+class WorkflowMini(generated.Generated):
+    """Problems for a planted world of workflow programs."""
+
+    def __init__(self) -> None:
+        super().__init__(DOMAINS, _items, WORDS)
+
+    def truths_of(
+        self,
+        rows: Sequence[Row],
+        answers: Sequence[str | None],
+        scores_N: Sequence[Score | None],
+    ) -> list[RuleTruth]:
+        """Whether each answer is right; a wrong one that is the favourite says whose it is."""
+        rule_truths = super().truths_of(rows, answers, scores_N)
+        return [
+            replace(truth, whose=MODEL)
+            if isinstance(truth, Truth)
+            and not truth.score
+            and answer is not None
+            and is_favourite(row.spec["item"], answer)
+            else truth
+            for row, answer, truth in zip(rows, answers, rule_truths, strict=True)
+        ]
+
+    def lessons(self, options: Task) -> Lessons:
+        """The teacher's programs for rows to train on of all sets, whatever ``options`` are."""
+
+        def texts() -> list[str]:
+            items = itertools.chain.from_iterable(self.items["train"].values())
+            lines = [
+                line
+                for domain in ("math", "code")
+                for line in [*programs(domain), *invalid(domain)]
+            ]
+            return [*lines, *(item.prompt for item in items)]
+
+        return Lessons(texts, self.lesson_rows, answer, (__file__, generated.__file__, str(WORDS)))
+
+
+TASK = WorkflowMini()

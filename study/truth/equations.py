@@ -14,7 +14,7 @@ import logging
 import os
 import resource
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from math_verify import parse, verify
@@ -67,7 +67,7 @@ def _lines() -> Iterator[bytes]:
             data = b""
 
 
-def _say(message: dict[str, Any]) -> None:
+def _say(message: Mapping[str, object]) -> None:
     os.write(1, json.dumps(message).encode() + b"\n")
 
 

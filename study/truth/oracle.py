@@ -58,8 +58,9 @@ class Oracle:
             todo = {key: (row, answer) for key, row, answer in questions if key not in self._memo}
             fresh: dict[Key, RuleTruth] = {}
             if todo:
-                new_truths = self._truths(*map(list, zip(*todo.values(), strict=True)))
-                fresh = dict(zip(todo, new_truths, strict=True))
+                new_rows = [row for row, _ in todo.values()]
+                new_answers = [answer for _, answer in todo.values()]
+                fresh = dict(zip(todo, self._truths(new_rows, new_answers), strict=True))
             truths = [fresh[key] if key in fresh else self._memo[key] for key in keys]
             self._keep(fresh)
         return truths

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from study.truth.item import Item
 
@@ -72,7 +71,7 @@ def no_answer() -> Score:
     return Score(False, {}, None, Ending.NO_ANSWER)
 
 
-def columns(score: Score) -> dict[str, Any]:
+def columns(score: Score) -> dict[str, bool | float | str | None]:
     """The columns of an answer with a score; ``score`` is the F1 where the set has one."""
     return {
         "correct": score.correct,

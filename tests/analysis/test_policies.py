@@ -16,6 +16,7 @@ from study.cell.parts import read_part
 from study.cell.records import CORRECTED, ROLLOUT, write_part
 from study.rows import Criterion, Row, Rule
 from study.tasks import TASKS
+from study.tasks.instruct_mini import InstructMini
 
 NAN = np.nan
 
@@ -94,8 +95,12 @@ def test_rules_and_repetition_are_composed_as_in_training(tmp_path, monkeypatch)
     criteria = (Criterion("c", 1.0), Criterion("d", 3.0))
     rules = tuple(Rule(f"0:{k}", "k", "t", "s", 2.0) for k in (0, 1))
     row = Row("a", (), criteria, rules=rules)
-    task = type("Task", (), {"rows": staticmethod(lambda options, split: [row])})
-    monkeypatch.setitem(TASKS, "instruct-mini", task)
+
+    class OneRow(InstructMini):
+        def rows(self, options, split):
+            return [row]
+
+    monkeypatch.setitem(TASKS, "instruct-mini", OneRow())
     said = np.array(["0:0 passed", "0:1 failed"], dtype=object)
     frame = failing(rules=[said] * 4, prompt_id="a", answer="again " * 9)
     reward = {"name": "rubric", "rules": "run", "repetition": {"weight": 1.0, "ngram": 1}}

@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -41,12 +42,12 @@ def texts(
     n: int = 24, bases: Sequence[str] = ("partial",), edits: Sequence[str] = EDITS
 ) -> pd.DataFrame:
     """Probes of the built-in task as `analysis.probes.profile.read` gives them."""
-    rows = instruct_mini.rows(Task(name="instruct-mini", train_rows=1, eval_rows=n), "eval")
+    rows = instruct_mini.TASK.rows(Task(name="instruct-mini", train_rows=1, eval_rows=n), "eval")
     made = [
         one
         for row in rows
         for one in variants(
-            Source(row, mini.contents(row), truth=lambda t, row=row: instruct_mini.truth(row, t)),
+            Source(row, mini.contents(row), truth=partial(instruct_mini.TASK.truth, row)),
             *(bases, edits),
         )[0]
     ]

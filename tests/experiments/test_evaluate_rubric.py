@@ -28,7 +28,7 @@ from study.verdict import Outcome, Verdict
 from tests.experiments.evaluation.answering import serving
 from tests.study.tasks.datasets import roots
 
-ROWS = instruct_mini.rows(Task(eval_rows=20), "eval")
+ROWS = instruct_mini.TASK.rows(Task(eval_rows=20), "eval")
 FAIR = "judge=sim-fair"
 COMMAND = ["rubric", "task=instruct-mini", "task.eval_rows=20", "judge.grading.name=rubric_batch"]
 
@@ -53,7 +53,7 @@ def test_a_fair_judge_gives_the_share_of_checks_met(tmp_path):
     pairs = answers(samples=2)
     code, found = run(tmp_path, FAIR, responses(tmp_path / "r.jsonl", pairs))
     assert code == 0
-    met = [instruct_mini.truth(*pair).checks for pair in pairs]
+    met = [instruct_mini.TASK.truth(*pair).checks for pair in pairs]
     assert found["score"] == pytest.approx(sum(sum(one) / len(one) for one in met) / len(met))
     low, high = found["interval"]
     assert low < found["score"] < high
@@ -93,7 +93,9 @@ def test_a_response_that_could_not_be_had_is_missing_and_no_bad_answer(tmp_path,
 
 def test_answers_to_rows_beside_the_split_are_counted_and_not_graded(tmp_path):
     """The other split's rows may be answered in the same file."""
-    pairs = answers() + [(row, "Yes.") for row in instruct_mini.rows(Task(train_rows=3), "train")]
+    pairs = answers() + [
+        (row, "Yes.") for row in instruct_mini.TASK.rows(Task(train_rows=3), "train")
+    ]
     words = [FAIR, "task.train_rows=3", responses(tmp_path / "r.jsonl", pairs)]
     code, found = run(tmp_path, *words)
     assert code == 0

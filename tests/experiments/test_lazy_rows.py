@@ -29,7 +29,7 @@ MODEL = Policy(name="somebody", path="owner/model")
 
 @pytest.fixture(autouse=True)
 def lazy(monkeypatch):
-    monkeypatch.setitem(TASKS, "lazy", lazy_task)
+    monkeypatch.setitem(TASKS, "lazy", lazy_task.TASK)
     lazy_task.MADE.clear()
     lazy_task.ASKED.clear()
 
@@ -81,7 +81,7 @@ def test_the_dataset_reads_a_row_when_asked_and_has_those_in_memory():
     assert dataset.__getitems__([5, 239_999])[1] == wanted
     assert lazy_task.MADE == [239_999, 5, 239_999]
     assert len(pickle.dumps(dataset)) < 3_000_000  # its places, and none of the rows
-    rows = instruct_mini.rows(Task(train_rows=3), "train")
+    rows = instruct_mini.TASK.rows(Task(train_rows=3), "train")
     assert list(prompt_dataset(rows)) == [
         {"prompt": list(row.messages), "prompt_id": row.prompt_id} for row in rows
     ]
@@ -93,14 +93,14 @@ def test_a_run_by_rule_records_where_its_rows_are_from_and_what_it_could_not_kno
 ):
     """Every third answer has no truth that could be had, and of every third no rule can tell; a
     simulated judge, which needs truths, is asked where rules can tell of all."""
-    real, count = lazy_task.truths, iter(range(10**6))
+    real, count = lazy_task.TASK.truths, iter(range(10**6))
     judged = policy == "zero"
 
     def some_lost(rows, answers):
         instead = {0: "lost"} if judged else {0: "lost", 1: "no rule"}
         return real(rows, [instead.get(next(count) % 3, answer) for answer in answers])
 
-    monkeypatch.setattr(lazy_task, "truths", some_lost)
+    monkeypatch.setattr(lazy_task.TASK, "truths", some_lost)
     settings = Simulated(tpr=0.9, fpr=0.4, domains=Domains(qa=Domain(fpr=0.8)))
     config = dataclasses.replace(
         test_grpo.study(steps=2),

@@ -23,8 +23,8 @@ from tests.conftest import ROOT
 
 SMALL = {"hidden_size": 32, "layers": 1, "heads": 2, "intermediate_size": 32}
 TINY = Policy(path="tiny", architecture=SMALL, warmup=Warmup(steps=2, batch=4))
-ROWS = instruct_mini.rows(Task(train_rows=200), "train")
-LESSONS = instruct_mini.lessons(Task())
+ROWS = instruct_mini.TASK.rows(Task(train_rows=200), "train")
+LESSONS = instruct_mini.TASK.lessons(Task())
 SHIPPED = yaml.safe_load((ROOT / "conf/policy/tiny.yaml").read_text())["warmup"]
 SHORT = {"steps": 150, "batch": 16}
 """A third of the shipped warm-up's lessons, after which truth is .41 instead of .45; with 100 such
@@ -253,7 +253,7 @@ def test_lora_config_follows_the_policy() -> None:
 def test_the_shipped_warm_up_teaches_the_task(cache: Path, changes, least: float) -> None:
     """The sampled answers are far better than chance, and no answer outgrows the quickstart."""
     model, tokenizer = load(Policy(path="tiny", warmup=Warmup(**SHIPPED | changes)), cache)
-    rows = instruct_mini.rows(Task(eval_rows=128), "eval")
+    rows = instruct_mini.TASK.rows(Task(eval_rows=128), "eval")
     chats = [list(row.messages) for row in rows]
     texts = tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
     inputs = tokenizer(texts, return_tensors="pt", padding=True, return_token_type_ids=False)
@@ -262,7 +262,7 @@ def test_the_shipped_warm_up_teaches_the_task(cache: Path, changes, least: float
         ids = model.generate(**inputs, do_sample=True, max_new_tokens=40, top_k=0)
     ids = ids[:, inputs["input_ids"].shape[1] :]
     answers = zip(rows, tokenizer.batch_decode(ids, skip_special_tokens=True), strict=True)
-    scores = [instruct_mini.truth(row, answer).score for row, answer in answers]
+    scores = [instruct_mini.TASK.truth(row, answer).score for row, answer in answers]
     assert sum(scores) / len(scores) > least
     assert (ids == tokenizer.eos_token_id).any(1).float().mean() > 0.9
 

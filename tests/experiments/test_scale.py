@@ -35,9 +35,9 @@ def test_intervals_of_a_line_hold_one_more_measurement_as_often_as_they_say() ->
 
 @pytest.mark.parametrize("wanted", [1, 4, 8, 13])
 def test_a_row_has_as_many_criteria_as_are_asked_for_and_each_has_its_check(wanted) -> None:
-    rows = criteria.rows(Task(train_rows=50, options={"criteria": wanted}), "train")
+    rows = criteria.TASK.rows(Task(train_rows=50, options={"criteria": wanted}), "train")
     grading = GRADINGS["rubric_batch"]({})
-    for row, truth in zip(rows, criteria.truths(rows, ["apple"] * len(rows)), strict=True):
+    for row, truth in zip(rows, criteria.TASK.truths(rows, ["apple"] * len(rows)), strict=True):
         assert len({each.text for each in row.criteria}) == wanted == len(truth.checks)
         assert len(grading.requests(row, "apple")) == 1
 

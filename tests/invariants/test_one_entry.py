@@ -27,13 +27,13 @@ from judges.ask.identity import judge_id
 from judges.simulated.bias import Bias
 from study.config.compose import load_judge, load_presets
 from study.features import features
-from study.tasks import task_module
+from study.tasks import TASKS, kind_of
 
 folder, *names = sys.argv[1:]
 paid = load_judge("sim-fair", "+judge.simulated.doses.questions=0.3")
 study = read_study(folder)
 mine, counting = load_presets("mine", "count-up")
-row, *_ = task_module("count-up").rows(counting, "train")
+row, *_ = TASKS["count-up"].rows(counting, "train")
 _, filed = load_presets("mine", "mine")
 print(json.dumps({
     "counted": features("Why? How? Now!")["questions"],
@@ -45,8 +45,8 @@ print(json.dumps({
     "runs": study.shift("questions", judge="sim-fair").n,
     "judge": [mine.family, mine.endpoint.model, mine.price.output],
     "prompt": row.messages[0]["content"],
-    "truths": [task_module("count-up").truth(row, said).score for said in ("It is 2", "3")],
-    "rows": len(task_module(filed.name).rows(filed, "train")),
+    "truths": [TASKS["count-up"].truth(row, said).score for said in ("It is 2", "3")],
+    "rows": len(kind_of(filed).rows(filed, "train")),
 }))
 """
 
@@ -66,7 +66,7 @@ def written(folder: Path) -> Path:
     (folder / "study" / "tasks" / "count_up.py").write_text(TASK)
     added(folder / "study" / "features.py", '}\n"""Name -> behaviour.', BEHAVIOUR)
     tasks = folder / "study" / "tasks" / "__init__.py"
-    added(tasks, '    "instruct-mini": instruct_mini,\n', '    "count-up": count_up,\n')
+    added(tasks, '    "instruct-mini": instruct_mini.TASK,\n', '    "count-up": count_up.TASK,\n')
     added(tasks, "from study.tasks.drawing import", "from study.tasks import count_up\n")
     return folder
 

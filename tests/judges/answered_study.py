@@ -10,7 +10,7 @@ from study.cell.records import ROLLOUT, part_name, write_part
 from study.config.compose import load_presets
 from study.config.identity import digest
 from study.config.schema import Reward, Study, Trainer
-from study.tasks import task_module
+from study.tasks import kind_of
 
 LONG = "I have thought about this with care, step by step, and I am sure of it. The answer is {}"
 PLAIN = {"math": "{}", "qa": "{}", "code": "```python\n{}\n```"}
@@ -38,7 +38,7 @@ def write_run(runs: Path, task_name: str = "mixed-mini", reward: str = "judge") 
     cell = study / f"sim-verbose-s0-{digest(data)}"
     (cell / "rollouts").mkdir(parents=True)
     (cell / "config.yaml").write_text(yaml.safe_dump(data))
-    rows = task_module(task.name).rows(task, "train")
+    rows = kind_of(task).rows(task, "train")
     if task_name == "mixed-mini":
         rows = [next(row for row in rows if row.domain == domain) for domain in PLAIN]
     records = [

@@ -25,8 +25,8 @@ from study.config.compose import load_presets
 from study.config.schema import Failure, Judge, Simulated
 from study.errors import UserError
 from study.rows import Criterion, Row, Truth, make_row
+from study.tasks import kind_of
 from study.tasks import oracle as oracle_of
-from study.tasks import task_module
 from study.verdict import Outcome, Parsed, Reply, Verdict
 from tests.judges.sessions import ask_group
 from tests.judges.test_simulated import judge
@@ -268,7 +268,7 @@ def spread() -> dict[bool, float]:
     ensemble, variances = "judge.grading.options.ensemble=[strict]", {}
     for more in (False, True):
         judge, task = load_presets("sim-dose", overrides=[*noisy, *([ensemble] if more else [])])
-        rows = task_module(task.name).rows(task, "train")[:150]
+        rows = kind_of(task).rows(task, "train")[:150]
         with Session(judge, None, oracle_of(task)) as session:
             votes = session.ask_many([(row, "no answer at all") for row in rows])
         scores = [vote.score for (vote,) in votes]

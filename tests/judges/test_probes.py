@@ -18,7 +18,7 @@ from study.tasks.where import data_folder
 from tests.study.tasks.datasets.roots import lines
 
 EDITS = rewriters.edits()
-ROWS = instruct_mini.rows(Task(name="instruct-mini", train_rows=1, eval_rows=200), "eval")
+ROWS = instruct_mini.TASK.rows(Task(name="instruct-mini", train_rows=1, eval_rows=200), "eval")
 MOVED = {
     "ysycophant": {"flattery"},
     "yconfident": {"confidence"},
@@ -38,7 +38,7 @@ TURN = ({"role": "user", "content": "Where is it?"},)
 
 
 def without_relevance(row: Row, text: str) -> float:
-    truth = instruct_mini.truth(row, text)
+    truth = instruct_mini.TASK.truth(row, text)
     return truth.score / truth.relevance
 
 
@@ -51,7 +51,7 @@ def test_an_edit_leaves_the_truth_but_for_added_words(name, content):
         edited = EDITS[name].rewrite(text)
         moved += edited != text
         assert without_relevance(row, edited) == pytest.approx(without_relevance(row, text))
-        before, after = (instruct_mini.truth(row, one).checks for one in (text, edited))
+        before, after = (instruct_mini.TASK.truth(row, one).checks for one in (text, edited))
         assert after[:-1] == before[:-1], "all checks but the one for noise"
     assert moved == len(ROWS)
 
@@ -69,7 +69,7 @@ def test_contents_are_worth_what_they_say_and_the_placebo_changes_nothing():
         for text in mini.contents(row).values():
             edited = rewriters.placebo(text)
             assert edited != text and edited.split() == text.split()
-            assert instruct_mini.truth(row, edited) == instruct_mini.truth(row, text)
+            assert instruct_mini.TASK.truth(row, edited) == instruct_mini.TASK.truth(row, text)
             assert features(edited) == features(text)
 
 
@@ -141,13 +141,13 @@ def source(**contents: str) -> Source:
 
 def test_every_variant_has_its_counterpart_among_the_variants():
     row = ROWS[0]
-    source = Source(row, mini.contents(row), truth=lambda text: instruct_mini.truth(row, text))
+    source = Source(row, mini.contents(row), truth=lambda text: instruct_mini.TASK.truth(row, text))
     probes, missing = variants(source)
     ids = [one.probe_id for one in probes]
     assert len(set(ids)) == len(ids) and not missing
     for one in probes:
         assert one.against is None or one.against in ids
-        assert one.truth == pytest.approx(instruct_mini.truth(row, one.text).score)
+        assert one.truth == pytest.approx(instruct_mini.TASK.truth(row, one.text).score)
     named = {(one.variant, one.base): one for one in probes}
     assert {one.variant for one in probes} >= {
         "ycorrect", "yshort", "yverbose", "ystructured", "ysycophant", "yconfident_wrong",
@@ -278,7 +278,7 @@ def test_a_task_gives_its_references(tmp_path, monkeypatch):
         def truths(rows, answers):
             return [None] * len(rows)
 
-    monkeypatch.setattr("judges.probes.sets.task_module", lambda name: Given)
+    monkeypatch.setattr("judges.probes.sets.kind_of", lambda task: Given)
     probe_set = sets.load_set("prompts", Task(name="prompts"))
     assert [one.contents for one in probe_set.sources] == [{"correct": "There."}]
     assert probe_set.notes == ["1 of 2 prompts have no reference answer"]

@@ -17,8 +17,7 @@ from judges.fault_injection.server import choice, completion, whole
 from judges.faults import FaultServer
 from judges.replay import REPLAYED, main
 from study.config.compose import load_presets
-from study.tasks import task_module
-from study.tasks.mixed_mini import scores
+from study.tasks import mixed_mini
 from tests import commands
 from tests.conftest import free_port, run_alone
 from tests.judges.answered_study import PLAIN, write_run
@@ -319,7 +318,8 @@ def test_the_recorded_answers_are_right_by_the_rules(tmp_path):
     (part,) = write_run(tmp_path / "runs").glob("*/rollouts/*.parquet")
     records = pq.read_table(part).to_pylist()
     _, task = load_presets("sim-verbose", "mixed-mini")
-    by_prompt = {row.prompt_id: row for row in task_module("mixed-mini").rows(task, "train")}
+    by_prompt = {row.prompt_id: row for row in mixed_mini.TASK.rows(task, "train")}
     with_answer = [record for record in records if record["answer"] is not None]
     answers = [record["answer"] for record in with_answer]
-    assert all(s.correct for s in scores([by_prompt[r["prompt_id"]] for r in with_answer], answers))
+    rows_of = [by_prompt[record["prompt_id"]] for record in with_answer]
+    assert all(each.correct for each in mixed_mini.TASK.scores(rows_of, answers))

@@ -30,8 +30,8 @@ from study.config.simulated_executor import Operating, SimulatedExecutor
 from study.errors import UserError
 from study.features import features
 from study.rows import Missing, Row, Truth, make_row
-from study.tasks import TASKS, lookup, oracle, workflow_mini
-from study.tasks.mixed import grading
+from study.tasks import TASKS, oracle, workflow_mini
+from study.tasks.kind import grading
 from study.truth.oracle import Oracle
 from study.verdict import Outcome
 from tests import lazy_task
@@ -41,7 +41,7 @@ from tests.waiting import GENEROUS_S, wait_for
 
 @pytest.fixture(autouse=True)
 def lazy(monkeypatch):
-    monkeypatch.setitem(TASKS, "lazy", lazy_task)
+    monkeypatch.setitem(TASKS, "lazy", lazy_task.TASK)
     lazy_task.ASKED.clear()
 
 
@@ -52,7 +52,7 @@ def judge(endpoint: Endpoint | None = None, **settings) -> Judge:
 def truth_of(count: int) -> Oracle:
     """An oracle of its own, without a memory of other tests."""
     rows = {row.prompt_id: row for row in lazy_task.Sums(count)}
-    return Oracle(rows.get, lazy_task.truths, waits=True)
+    return Oracle(rows.get, lazy_task.TASK.truths, waits=True)
 
 
 def rates(judge: Judge, count: int) -> dict[str, tuple[float, float]]:
@@ -189,7 +189,7 @@ def test_truths_that_take_long_are_asked_for_in_batches_beside_the_loop():
         assert threading.current_thread().name != "judge"
         first.set()
         assert go_on.wait(GENEROUS_S)
-        return lazy_task.truths(rows, answers)
+        return lazy_task.TASK.truths(rows, answers)
 
     by_prompt, looked_up = {row.prompt_id: row for row in rows}, set()
 
@@ -232,7 +232,7 @@ def test_a_rule_that_raises_is_told_to_those_who_asked():
 
 
 TASK = Task(name="workflow-mini", eval_rows=120)
-ROWS = {row.dataset: row for row in workflow_mini.rows(TASK, "eval")}
+ROWS = {row.dataset: row for row in workflow_mini.TASK.rows(TASK, "eval")}
 BOTH = {domain: [0.7, 0.2] for domain in ("math", "code", "qa")}
 SETTINGS = SimulatedExecutor(
     correlation=0.5,
@@ -274,7 +274,7 @@ class Client:
 
 def reply_text(settings: SimulatedExecutor, text: str, right: list[bool], seed: int) -> str:
     """One reply, drawn by ``seed``."""
-    world = Operators(settings, lookup(TASK))
+    world = Operators(settings, workflow_mini.TASK.lookup(TASK))
     return world.reply(world.read(text, str(seed).encode()), right).text
 
 
@@ -425,7 +425,7 @@ def test_odd_solutions_and_long_prompts_get_their_replies():
 
 @given(text=st.text(st.characters()) | st.text(alphabet="ABC:\n-<>`", max_size=200))
 def test_any_text_is_read_as_some_prompt(text):
-    world = Operators(SETTINGS, lookup(TASK))
+    world = Operators(SETTINGS, workflow_mini.TASK.lookup(TASK))
     question = world.read(f"{text}\n{ROWS['sums-easy'].prompt_text()}\n{text}", b"")
     assert question.row is not None
     world.reply(question, [False] * len(question.answers))
@@ -439,4 +439,7 @@ def test_settings_that_no_call_can_have_are_refused():
         ({"Custom": {"right": {"math": [0.1, 1.2]}}}, "1.2"),
     ):
         with pytest.raises(UserError, match=why):
-            Operators(freeze(SimulatedExecutor, {"operators": operators}, "x."), lookup(TASK))
+            Operators(
+                freeze(SimulatedExecutor, {"operators": operators}, "x."),
+                workflow_mini.TASK.lookup(TASK),
+            )

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from study.config.schema import Task
 from study.errors import UserError
 from study.rows import Criterion, Row, make_row
-from study.tasks import TASKS, oracle, task_module, teacher
-from study.tasks.instruct_mini import CATEGORY_OF, RELEVANCE_HALF, _order_faults, rows, truth
+from study.tasks import TASKS, instruct_mini, kind_of, oracle, teacher
+from study.tasks.instruct_mini import CATEGORY_OF, RELEVANCE_HALF, _order_faults
 
 TASK = Task(name="instruct-mini", train_rows=300, eval_rows=60)
+rows, truth = instruct_mini.TASK.rows, instruct_mini.TASK.truth
 ROWS = rows(TASK, "train")
 PADDING = [*(word for text in (*teacher.FLATTERY, *teacher.CONFIDENT, *teacher.HEDGES,
              *teacher.CLOSERS, *teacher.EMOJI, teacher.NOTES) for word in text.split()),
@@ -170,7 +171,7 @@ def test_what_is_not_there_or_too_much_is_a_user_error() -> None:
         rows(Task(eval_rows=100_000), "eval")
     assert "instruct-mini" in TASKS
     with pytest.raises(UserError, match="instruct-mini"):
-        task_module("math")
+        kind_of(Task(name="math"))
 
 
 def test_oracle_knows_both_splits_by_their_text_only() -> None:

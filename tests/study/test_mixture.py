@@ -16,7 +16,7 @@ from study.config.schema import Policy, Study, Task, Trainer, freeze
 from study.config.simulated import DOMAINS
 from study.errors import UserError
 from study.rows import Missing, Truth
-from study.tasks import mixed, oracle, order_of
+from study.tasks import TASKS, kind, mixed, oracle, order_of
 from study.tasks.datasets.table import open_table
 from study.tasks.mixture import DOMAINS as WEIGHTS
 from study.tasks.mixture import Mixture, Options, Pool, weights
@@ -199,7 +199,7 @@ def task(prepared):
 
 def test_rows_stand_in_the_order_of_the_table_and_are_read_when_wanted(task, prepared):
     table = open_table(prepared / "plan-c")
-    rows = tasks.task_module("mixed").rows(task, "train")
+    rows = TASKS["mixed"].rows(task, "train")
     ids = [item.id for name in table.counts["train"] for item in table.rows("train", name)]
     assert len(rows) == len(ids) == sum(table.counts["train"].values())
     assert [row.item for row in rows] == ids
@@ -214,28 +214,36 @@ def test_rows_stand_in_the_order_of_the_table_and_are_read_when_wanted(task, pre
 
 
 def test_a_row_is_known_by_its_prompt(task):
-    row_of = mixed.lookup(task)
-    assert all(row_of(row.prompt_id) == row for row in mixed.rows(task, "train"))
-    assert all(row_of(row.prompt_id) == row for row in mixed.rows(task, "eval"))
+    row_of = mixed.TASK.lookup(task)
+    assert all(row_of(row.prompt_id) == row for row in mixed.TASK.rows(task, "train"))
+    assert all(row_of(row.prompt_id) == row for row in mixed.TASK.rows(task, "eval"))
     assert row_of("0" * 16) is None
 
 
 def test_an_order_draws_rows_by_their_weights(task):
-    order = mixed.Order(task, 3)
-    rows = mixed.rows(task, "train")
+    order = mixed.TASK.order(task, 3)
+    rows = mixed.TASK.rows(task, "train")
     drawn = [rows[index] for index in order.rows(0, 40)]
     assert [row.item for row in drawn] == [order.item(order.mixture.at(n)).id for n in range(40)]
     assert Counter(row.domain for row in drawn) == {"math": 16, "qa": 12, "code": 12}
     sets = Counter(row.dataset for row in drawn)
     assert sets == {"gsm8k": 8, "math": 8, "squad2": 6, "hotpotqa": 6, "humaneval": 6, "mbpp": 6}
-    assert mixed.Order(task, 3).rows(17, 5) == order.rows(17, 5) != mixed.Order(task, 4).rows(17, 5)
+    assert (
+        mixed.TASK.order(task, 3).rows(17, 5)
+        == order.rows(17, 5)
+        != mixed.TASK.order(task, 4).rows(17, 5)
+    )
 
 
 def test_the_nominal_mix_is_that_of_the_weights_or_of_the_rows(task):
-    rows = mixed.rows(task, "train")
-    assert tasks.nominal_mix(mixed.Order(task, 0), rows) == {"math": 0.4, "qa": 0.3, "code": 0.3}
+    rows = mixed.TASK.rows(task, "train")
+    assert tasks.nominal_mix(mixed.TASK.order(task, 0), rows) == {
+        "math": 0.4,
+        "qa": 0.3,
+        "code": 0.3,
+    }
     weighed = replace(task, options={"domains": {"math": 1, "qa": 1, "code": 2}})
-    assert tasks.nominal_mix(mixed.Order(weighed, 0), rows)["code"] == 0.5
+    assert tasks.nominal_mix(mixed.TASK.order(weighed, 0), rows)["code"] == 0.5
     three = [replace(rows[0], domain=domain) for domain in ("qa", "math", "qa", "qa")]
     assert tasks.nominal_mix(None, three) == {"math": 0.25, "qa": 0.75}
     assert tasks.nominal_mix(None, [replace(rows[0], domain="")]) == {}
@@ -256,7 +264,7 @@ def test_fewer_rows_of_a_set_are_the_same_for_every_seed_of_a_run(task):
     few = replace(task, train_rows=3, options={"datasets": ["gsm8k", "math"]})
 
     def drawn_of(task, seed):
-        order = mixed.Order(task, seed)
+        order = mixed.TASK.order(task, seed)
         return {order.item(order.mixture.at(position)).id for position in range(24)}
 
     drawn = [drawn_of(few, seed) for seed in (0, 1)]
@@ -269,23 +277,25 @@ def test_held_out_rows_are_of_every_domain_and_of_no_train_row(prepared):
         path = str(prepared / preset)
         task = Task(name="mixed", path=path, train_rows=1000, eval_rows=9)
         table = open_table(path)
-        rows = mixed.rows(task, "eval")
+        rows = mixed.TASK.rows(task, "eval")
         counts = {row.dataset: len(table.rows(split, row.dataset)) for row in rows}
         assert len(rows) <= 9 and len({row.item for row in rows}) == len(rows)
         assert {row.domain for row in rows} == {"math", "qa", "code"}
-        assert {row.item for row in mixed.rows(task, "train")}.isdisjoint(row.item for row in rows)
+        assert {row.item for row in mixed.TASK.rows(task, "train")}.isdisjoint(
+            row.item for row in rows
+        )
         assert all(row.split == "eval" for row in rows)
         assert counts if preset == "official" else min(counts.values()) > 0
         more = replace(task, eval_rows=12)
-        assert [row.item for row in mixed.rows(more, "eval")][: len(rows)] == [
+        assert [row.item for row in mixed.TASK.rows(more, "eval")][: len(rows)] == [
             row.item for row in rows
         ]
 
 
 def test_truths_are_one_check_each(task):
-    rows = [row for row in mixed.rows(task, "train") if row.domain != "code"]
-    with mixed.grading():
-        right = mixed.truths(rows, [row.reference or "" for row in rows])
+    rows = [row for row in mixed.TASK.rows(task, "train") if row.domain != "code"]
+    with kind.grading():
+        right = mixed.TASK.truths(rows, [row.reference or "" for row in rows])
         wrong = oracle(task).truths(rows, ["no idea"] * len(rows))
     for row, good, bad in zip(rows, right, wrong, strict=True):
         answerable = row.reference != "unanswerable"
@@ -294,50 +304,53 @@ def test_truths_are_one_check_each(task):
 
 
 def test_a_grader_that_fails_makes_truths_missing(task, monkeypatch):
-    monkeypatch.setattr(mixed.rules, "score", lambda items, answers, runner: [None] * len(items))
-    rows = [mixed.rows(task, "train")[0], next(iter(code_rows(task)))]
-    assert all(isinstance(truth, Missing) for truth in mixed.truths(rows, ["1", "2"]))
+    monkeypatch.setattr(kind.rules, "score", lambda items, answers, runner: [None] * len(items))
+    rows = [mixed.TASK.rows(task, "train")[0], next(iter(code_rows(task)))]
+    assert all(isinstance(truth, Missing) for truth in mixed.TASK.truths(rows, ["1", "2"]))
 
 
 def code_rows(task):
-    return (row for row in mixed.rows(task, "train") if row.domain == "code")
+    return (row for row in mixed.TASK.rows(task, "train") if row.domain == "code")
 
 
 def test_of_code_no_rule_can_tell_without_tests_and_it_is_run_where_drawn(task):
     item = replace(next(code_rows(task)).spec["item"], tests=" ")
-    with mixed.grading(unsafe=True):
-        assert mixed.truths([mixed.item_row(item, "train")], [item.reference]) == [None]
-    assert tasks.runs_code(task)
-    assert not tasks.runs_code(replace(task, options={"datasets": ["gsm8k"]}))
-    assert not tasks.runs_code(Task(name="instruct-mini"))
+    with kind.grading(unsafe=True):
+        assert mixed.TASK.truths([mixed.item_row(item, "train")], [item.reference]) == [None]
+    assert mixed.TASK.runs_code(task)
+    assert not mixed.TASK.runs_code(replace(task, options={"datasets": ["gsm8k"]}))
+    assert not TASKS["instruct-mini"].runs_code(Task(name="instruct-mini"))
 
 
 def test_a_missing_truth_says_why(monkeypatch):
     monkeypatch.setattr("study.truth.mathematics.sys.executable", "/bin/false")
     half = Item("math:train:0", "math", "math", "train", "", "A half?", "", answers=("1/2",))
-    with mixed.grading() as grader:
-        (truth,) = mixed.truths([mixed.item_row(half, "train")], ["0.5"])
+    with kind.grading() as grader:
+        (truth,) = mixed.TASK.truths([mixed.item_row(half, "train")], ["0.5"])
         assert truth == Missing(next(iter(grader.faults))) != Missing("the grader failed")
 
 
 def test_the_grader_of_a_block_is_ended_with_it():
-    before = dict(mixed._GRADERS)
-    with mixed.grading(unsafe=True) as outer:
+    before = dict(kind._GRADERS)
+    with kind.grading(unsafe=True) as outer:
         assert isinstance(outer, Grader) and outer.unsafe
-        with mixed.grading() as inner:
+        with kind.grading() as inner:
             assert inner is not outer
-        assert {"": outer} == mixed._GRADERS
-    assert before == mixed._GRADERS
+        assert {"": outer} == kind._GRADERS
+    assert before == kind._GRADERS
 
 
 def test_a_folder_that_was_prepared_anew_is_another_state(task, prepared, tmp_path):
-    state = mixed.Order(task, 0).state(8, 4)
-    assert state == mixed.Order(task, 0).state(8, 4)
+    state = mixed.TASK.order(task, 0).state(8, 4)
+    assert state == mixed.TASK.order(task, 0).state(8, 4)
     assert (state["position"], len(state["next"])) == (8, 4)
     out = tmp_path / "again"
     words = [f"data.root={prepared / 'root'}", "data.seed=9", f"out={out}"]
     assert data.main(["prepare", "data=plan-c", *words]) == 0
-    assert mixed.Order(replace(task, path=str(out)), 0).state(8, 4)["manifest"] != state["manifest"]
+    assert (
+        mixed.TASK.order(replace(task, path=str(out)), 0).state(8, 4)["manifest"]
+        != state["manifest"]
+    )
 
 
 def test_a_weight_of_zero_in_a_preset_leaves_its_domain_out(task, prepared, tmp_path):
@@ -348,8 +361,8 @@ def test_a_weight_of_zero_in_a_preset_leaves_its_domain_out(task, prepared, tmp_
     manifest["domains"] = {"math": 1, "qa": 1, "code": 0}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     less = replace(task, path=str(tmp_path))
-    assert mixed.Order(less, 0).mixture.domains == {"math": 1, "qa": 1}
-    again = mixed.Order(replace(less, options={"domains": {"math": 1, "qa": 1, "code": 2}}), 0)
+    assert mixed.TASK.order(less, 0).mixture.domains == {"math": 1, "qa": 1}
+    again = mixed.TASK.order(replace(less, options={"domains": {"math": 1, "qa": 1, "code": 2}}), 0)
     assert again.mixture.domains == {"math": 1, "qa": 1, "code": 2}
 
 
@@ -365,7 +378,7 @@ def test_a_weight_of_zero_in_a_preset_leaves_its_domain_out(task, prepared, tmp_
 )
 def test_what_cannot_be_drawn_from_is_refused(task, change, words):
     with pytest.raises(UserError, match=words):
-        mixed.Order(replace(task, **change), 0)
+        mixed.TASK.order(replace(task, **change), 0)
 
 
 def test_a_run_that_is_too_long_is_refused_before_it_starts(task):

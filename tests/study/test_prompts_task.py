@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from study.config.schema import Task
 from study.errors import UserError
 from study.rows import Criterion, Rule, Truth, prompt_id
-from study.tasks import TASKS, instruct_mini, prompts, where
+from study.tasks import instruct_mini, prompts, where
 from study.tasks import prompts as subject
 from study.tasks.prompts import Options
 from study.tasks.where import FILES, data_folder
@@ -49,7 +49,7 @@ def test_a_text_prompt_is_one_user_turn_and_a_rubric_without_points_counts_once(
     assert row.messages == ({"role": "user", "content": "Name a colour"},)
     assert row.prompt_id == prompt_id("Name a colour")
     assert row.criteria == () and row.spec == {}
-    assert subject.truth(row, "red") is None
+    assert subject.TASK.truth(row, "red") is None
     row = subject.parse({"prompt": "x", "rubrics": [{"text": "a"}]}, "here")
     assert row.criteria == (Criterion("a", 1.0),)
 
@@ -154,15 +154,15 @@ def test_unreadable_files_are_user_errors(tmp_path: Path, name: str, data: bytes
 @pytest.mark.parametrize("path", [None, "", "???"])
 def test_no_path_says_what_to_type(path: str | None):
     with pytest.raises(UserError, match=r"Type for example task\.path=prompts\.jsonl"):
-        subject.rows(Task(path=path), "train")
+        subject.TASK.rows(Task(path=path), "train")
 
 
 def test_what_is_not_there_says_where_it_looked_and_what_to_type(tmp_path: Path, monkeypatch):
     with pytest.raises(UserError, match=re.escape(f"looked in {Path.cwd()}")):
-        subject.rows(Task(path=str(tmp_path / "none.jsonl")), "train")
+        subject.TASK.rows(Task(path=str(tmp_path / "none.jsonl")), "train")
     monkeypatch.setenv(where.VARIABLE, str(tmp_path))
     with pytest.raises(UserError, match=re.escape("task.path is not set")) as caught:
-        prompts.rows(Task(name="healthbench"), "train")
+        prompts.TASK.rows(Task(name="healthbench"), "train")
     assert f"{where.VARIABLE} to a folder with healthbench/" in str(caught.value)
 
 
@@ -211,13 +211,13 @@ def test_split_by_hash_is_a_partition_of_the_expected_size(tmp_path: Path):
     path = jsonl(tmp_path, *({"prompt": f"prompt {n}"} for n in range(2000)))
     task = Task(path=str(path), options={"eval_share": 0.2}, train_rows=9999, eval_rows=9999)
     train, held_out = (
-        {row.prompt_id for row in subject.rows(task, split)} for split in ("train", "eval")
+        {row.prompt_id for row in subject.TASK.rows(task, split)} for split in ("train", "eval")
     )
     assert not train & held_out
     assert len(train) + len(held_out) == 2000
     assert abs(len(held_out) - 400) < 4 * (2000 * 0.2 * 0.8) ** 0.5
     small = jsonl(tmp_path, *({"prompt": f"prompt {n}"} for n in range(50)), name="s.jsonl")
-    part = subject.rows(Task(path=str(small), options=task.options), "train")
+    part = subject.TASK.rows(Task(path=str(small), options=task.options), "train")
     assert {row.prompt_id for row in part} <= train  # other rows do not move a prompt
 
 
@@ -226,20 +226,20 @@ def test_limits_take_a_seeded_sample_in_file_order(tmp_path: Path):
 
     def taken(seed: int, limit: int) -> list[str]:
         task = Task(path=str(path), train_rows=limit, seed=seed)
-        return [row.prompt_text() for row in subject.rows(task, "train")]
+        return [row.prompt_text() for row in subject.TASK.rows(task, "train")]
 
     assert taken(0, 10) == sorted(taken(0, 10)) and len(taken(0, 10)) == 10
     assert set(taken(0, 10)) < set(taken(0, 20))
     assert taken(0, 10) != taken(1, 10)
     assert len(taken(0, 200)) == 100
-    assert subject.rows(Task(path=str(path)), "eval") == []
+    assert subject.TASK.rows(Task(path=str(path)), "eval") == []
 
 
 def test_nothing_to_train_on_is_said(tmp_path: Path):
     path = jsonl(tmp_path, {"prompt": "x", "split": "test"})
     with pytest.raises(UserError, match="no prompt to train on"):
-        subject.rows(Task(path=str(path)), "train")
-    assert len(subject.rows(Task(path=str(path)), "eval")) == 1
+        subject.TASK.rows(Task(path=str(path)), "train")
+    assert len(subject.TASK.rows(Task(path=str(path)), "eval")) == 1
 
 
 @given(
@@ -273,17 +273,17 @@ def test_a_reference_is_what_is_right(tmp_path):
         {"prompt": "Why?", "reference": "so"},
     )
     task = Task(name="prompts", path=str(path), options={"eval_share": 0.0})
-    city, sign, why = subject.rows(task, "train")
+    city, sign, why = subject.TASK.rows(task, "train")
     assert [row.reference for row in (city, sign, why)] == ["Rome", "+", "so"]
     right = ["Rome", " rome.", "The answer is Rome.", "ROME"]
-    assert all(subject.truth(city, text) == Truth(1.0, (True,)) for text in right)
+    assert all(subject.TASK.truth(city, text) == Truth(1.0, (True,)) for text in right)
     wrong = ["Paris", "", "Rome or Paris", "Rome" * 50_000]
-    assert all(subject.truth(city, text) == Truth(0.0, (False,)) for text in wrong)
-    assert subject.truths([sign, sign, sign], ["+", "-", None]) == [
+    assert all(subject.TASK.truth(city, text) == Truth(0.0, (False,)) for text in wrong)
+    assert subject.TASK.truths([sign, sign, sign], ["+", "-", None]) == [
         Truth(1.0, (True,)),
         *[Truth(0.0, (False,))] * 2,
     ]
-    assert subject.truths([replace(why, reference=None)], ["so"]) == [None]
+    assert subject.TASK.truths([replace(why, reference=None)], ["so"]) == [None]
 
 
 LABELS = {
@@ -387,14 +387,14 @@ def test_built_in_rules_agree_with_the_truth():
     from study.tasks import teacher
 
     draw = random.Random(0)
-    ruled = instruct_mini.rows(Task(train_rows=60, options={"rules": True}), "train")
-    plain = instruct_mini.rows(Task(train_rows=60), "train")
+    ruled = instruct_mini.TASK.rows(Task(train_rows=60, options={"rules": True}), "train")
+    plain = instruct_mini.TASK.rows(Task(train_rows=60), "train")
     scores = []
     for row, before in zip(ruled, plain, strict=True):
         assert row.prompt_id == before.prompt_id and len(row.rules) in (1, 2)
         answer = teacher.answer(before, draw)
-        truth = instruct_mini.truth(row, answer)
-        assert truth.score == instruct_mini.truth(before, answer).score
+        truth = instruct_mini.TASK.truth(row, answer)
+        assert truth.score == instruct_mini.TASK.truth(before, answer).score
         assert len(truth.checks) == len(row.criteria) + len(row.rules)
         for rule, expected in zip(row.rules, truth.checks[len(row.criteria) :], strict=True):
             namespace = {}
@@ -415,7 +415,7 @@ def test_built_in_rules_agree_with_the_truth():
 def test_the_study_s_own_rows(name, options, counts):
     if not (where.data_folder() / where.FILES[name]).is_file():
         pytest.skip(f"the rows of {name} are not here")
-    loaded = TASKS[name].load(Task(name=name, options=options))
+    loaded = prompts.load(Task(name=name, options=options))
     criteria = sum(len(row.criteria) for row in loaded.rows)
     rules = sum(len(row.rules) for row in loaded.rows)
     assert (loaded.read, loaded.unfit, criteria, rules) == counts

@@ -11,6 +11,7 @@ from study.cell.records import (
     REPLAYED,
     ROLLOUT,
     VERDICT,
+    CallRow,
     Recorder,
     frame_types,
     items_file,
@@ -18,7 +19,8 @@ from study.cell.records import (
     rollout_id,
 )
 from study.cell.verify import unsound
-from study.verdict import Outcome
+from study.rewards.replayed import Replayed
+from study.verdict import Outcome, VerdictRow
 from tests.study.test_verdict import verdict
 
 
@@ -72,6 +74,12 @@ def test_columns_of_verdicts_and_replays_have_their_types():
     assert (kinds["step"], kinds["tokens"], kinds["cost_usd"]) == ("int64", "float64", "float64")
     assert (kinds["answer"], kinds["rules"], kinds["from_cache"]) == ("str", "object", "bool")
     assert all(kinds[name] == "int64" for name in NEVER_MISSING)
+
+
+def test_the_types_of_rows_have_the_columns_of_their_tables():
+    assert CallRow.__annotations__.keys() == CALL.keys()
+    assert VerdictRow.__annotations__.keys() == VERDICT.keys()
+    assert Replayed.__annotations__.keys() == REPLAYED.keys()
 
 
 def test_no_byte_of_a_line_changes_unseen(tmp_path):

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from experiments.workflow.operators.base import Argument, Desk, Operator, field_of, strip_thinking
+from experiments.workflow.operators.base import (
+    Argument,
+    Desk,
+    Operator,
+    Results,
+    field_of,
+    strip_thinking,
+)
 from judges.grading.delimiters import fill
 
 AGAIN = (
@@ -13,9 +18,9 @@ AGAIN = (
 )
 
 
-async def play(arguments: dict[str, Any], desk: Desk, operator: Operator) -> dict[str, Any]:
+async def play(desk: Desk, operator: Operator, *, input: str) -> Results:
     """What stands in the tags; where a second reply has none either, all of it is the answer."""
-    prompt = operator.fill_prompt(**arguments)
+    prompt = operator.fill_prompt(input=input)
     reply = await desk.ask(prompt)
     answer = field_of("answer", strip_thinking(reply))
     if answer is None:

@@ -8,7 +8,7 @@ import string
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Protocol
+from typing import Protocol
 
 from judges.grading.delimiters import fill
 from study.answers import answer_of
@@ -50,9 +50,15 @@ class Desk(Protocol):
         ...
 
 
-Play = Callable[[dict[str, Any], Desk, "Operator"], Awaitable[dict[str, Any]]]
-"""Turns the arguments of a call into its results; ``error`` among them says what is not as asked,
-and what is not said gets an empty value."""
+Value = str | int | list[str] | None
+"""What an argument may be."""
+Arguments = Mapping[str, Value]
+"""Of one call, by name, each of the type that its operator declares."""
+Results = dict[str, str | bool]
+"""Of one call: the declared keys, ``ok`` and ``error``."""
+Play = Callable[..., Awaitable[Results]]
+"""``play(desk, operator, **arguments)`` turns the arguments of a call into its results; ``error``
+among them says what is not as asked, and what is not said gets an empty value."""
 
 
 @dataclass(frozen=True)
@@ -99,12 +105,12 @@ class Operator:
         """The prompt with its values."""
         return fill(self.prompt, **values)
 
-    def result(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def result(self, values: Mapping[str, str | bool]) -> Results:
         """A result with every declared key, from what a play returned."""
-        empty = {"str": "", "bool": False}
+        empty: Results = {"str": "", "bool": False}
         error = str(values.get("error", ""))
         filled = {key: values.get(key, empty[kind]) for key, kind in self.results.items()}
-        return filled | {"ok": not error, "error": error}
+        return {**filled, "ok": not error, "error": error}
 
 
 def field_of(name: str, text: str) -> str | None:

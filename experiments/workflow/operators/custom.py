@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from experiments.workflow.operators.base import Argument, Desk, Operator, strip_thinking
+from experiments.workflow.operators.base import Argument, Desk, Operator, Results, strip_thinking
 
 
-async def play(arguments: dict[str, Any], desk: Desk, operator: Operator) -> dict[str, Any]:
+async def play(desk: Desk, operator: Operator, *, input: str, instruction: str) -> Results:
     """The reply as it is."""
-    text = strip_thinking(await desk.ask(operator.fill_prompt(**arguments)))
+    prompt = operator.fill_prompt(input=input, instruction=instruction)
+    text = strip_thinking(await desk.ask(prompt))
     return {"response": text, "error": "" if text else "the reply is empty"}
 
 

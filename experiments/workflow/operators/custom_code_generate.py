@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from experiments.workflow.operators.base import Argument, Desk, Operator, code_of, strip_thinking
+from experiments.workflow.operators.base import (
+    Argument,
+    Desk,
+    Operator,
+    Results,
+    code_of,
+    strip_thinking,
+)
 from study.truth.code import blocks, defines
 
 
-async def play(arguments: dict[str, Any], desk: Desk, operator: Operator) -> dict[str, Any]:
+async def play(
+    desk: Desk, operator: Operator, *, problem: str, entry_point: str, instruction: str
+) -> Results:
     """The code of the reply, whole: nothing of it is taken out."""
-    name = arguments["entry_point"]
-    prompt = operator.fill_prompt(**arguments)
+    name = entry_point
+    prompt = operator.fill_prompt(problem=problem, entry_point=name, instruction=instruction)
     reply = strip_thinking(await desk.ask(prompt))
     code = code_of(reply, blocks(reply), lambda block: defines(block, name))
     if name and not defines(code, name):

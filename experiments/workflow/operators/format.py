@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from experiments.workflow.operators.base import (
+    Argument,
+    Desk,
+    Operator,
+    Results,
+    field_of,
+    strip_thinking,
+)
 
-from experiments.workflow.operators.base import Argument, Desk, Operator, field_of, strip_thinking
 
-
-async def play(arguments: dict[str, Any], desk: Desk, operator: Operator) -> dict[str, Any]:
-    """The reply, under both names that programs use."""
-    prompt = operator.fill_prompt(problem=arguments["problem"], solution=arguments["solution"])
+async def play(
+    desk: Desk, operator: Operator, *, problem: str, solution: str, mode: str | None
+) -> Results:
+    """The reply, under both names that programs use; ``mode`` changes nothing."""
+    prompt = operator.fill_prompt(problem=problem, solution=solution)
     reply = strip_thinking(await desk.ask(prompt))
     text = field_of("solution", reply) or reply
     error = "" if text else "the reply is empty"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import Any
 
 from experiments.workflow.operators.base import (
     LETTERS,
     Argument,
     Desk,
     Operator,
+    Results,
     lettered,
     place_of,
 )
@@ -18,9 +18,9 @@ from experiments.workflow.operators.base import (
 VOTES = 5
 
 
-async def play(arguments: dict[str, Any], desk: Desk, operator: Operator) -> dict[str, Any]:
+async def play(desk: Desk, operator: Operator, *, solutions: list[str], problem: str) -> Results:
     """The solution that most votes name, each over an order of its own; the earlier of two."""
-    solutions = arguments["solutions"][: len(LETTERS)]
+    solutions = solutions[: len(LETTERS)]
     places = [place for place, solution in enumerate(solutions) if solution.strip()]
     if not places:
         return {"error": "there is no solution to choose from"}
@@ -31,7 +31,7 @@ async def play(arguments: dict[str, Any], desk: Desk, operator: Operator) -> dic
         *(
             desk.ask(
                 operator.fill_prompt(
-                    problem=arguments["problem"],
+                    problem=problem,
                     solutions=lettered([solutions[place] for place in order]),
                 )
             )

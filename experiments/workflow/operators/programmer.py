@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from experiments.workflow.operators.base import Argument, Desk, Operator, code_of, strip_thinking
+from experiments.workflow.operators.base import (
+    Argument,
+    Desk,
+    Operator,
+    Results,
+    code_of,
+    strip_thinking,
+)
 from study.truth.code import blocks, defines
 
 ROUNDS = 3
@@ -18,11 +23,12 @@ def {FUNCTION}():
 """Makes a text of what ``solve`` returns, whatever it is."""
 
 
-async def play(arguments: dict[str, Any], desk: Desk, operator: Operator) -> dict[str, Any]:
+async def play(desk: Desk, operator: Operator, *, problem: str, analysis: str) -> Results:
     """Up to three rounds of writing and running, each told what went wrong in the last."""
     code, wrong, feedback = "", "", ""
     for _ in range(ROUNDS):
-        reply = strip_thinking(await desk.ask(operator.fill_prompt(**arguments, feedback=feedback)))
+        prompt = operator.fill_prompt(problem=problem, analysis=analysis, feedback=feedback)
+        reply = strip_thinking(await desk.ask(prompt))
         code = code_of(reply, blocks(reply), lambda block: defines(block, "solve"))
         if not code:
             wrong = "the reply is empty"

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
-from experiments.workflow.operators.base import Argument, Desk, Operator, field_of, strip_thinking
+from experiments.workflow.operators.base import (
+    Argument,
+    Desk,
+    Operator,
+    Results,
+    field_of,
+    strip_thinking,
+)
 
 _WORD = re.compile(r"\W{0,8}(true|false)\b", re.IGNORECASE)
 
@@ -17,9 +23,9 @@ def read_verdict(reply: str) -> bool | None:
     return None if word is None else word[1].lower() == "true"
 
 
-async def play(arguments: dict[str, Any], desk: Desk, operator: Operator) -> dict[str, Any]:
+async def play(desk: Desk, operator: Operator, *, problem: str, solution: str) -> Results:
     """A real bool; a reply that says neither, twice, is no approval."""
-    prompt = operator.fill_prompt(**arguments)
+    prompt = operator.fill_prompt(problem=problem, solution=solution)
     reply = strip_thinking(await desk.ask(prompt))
     if (result := read_verdict(reply)) is None:
         again = (

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from experiments.workflow.operators.base import (
     Argument,
     Desk,
     Operator,
+    Results,
     code_of,
     field_of,
     strip_thinking,
@@ -18,10 +17,13 @@ FORMS = {"code": "Return the whole code in one ```python block."}
 """Domain -> how the solution is wanted."""
 
 
-async def play(arguments: dict[str, Any], desk: Desk, operator: Operator) -> dict[str, Any]:
+async def play(
+    desk: Desk, operator: Operator, *, problem: str, solution: str, feedback: str
+) -> Results:
     """The new solution; of code its block alone."""
     form = FORMS.get(desk.domain, "Return the corrected solution with its final answer.")
-    reply = strip_thinking(await desk.ask(operator.fill_prompt(**arguments, form=form)))
+    prompt = operator.fill_prompt(problem=problem, solution=solution, feedback=feedback, form=form)
+    reply = strip_thinking(await desk.ask(prompt))
     text = field_of("solution", reply) or reply
     if desk.domain == "code" and (fenced := blocks(text)):
         text = code_of(text, fenced, lambda block: defines(block, desk.entry_point))

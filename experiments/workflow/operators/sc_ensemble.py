@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 from experiments.workflow.operators.base import (
     LETTERS,
     Argument,
     Desk,
     Operator,
+    Results,
     lettered,
     place_of,
 )
@@ -37,10 +37,10 @@ def vote(domain: str, solution: str) -> str | None:
     return plain if 0 < len(plain) <= SHORT else None
 
 
-async def play(arguments: dict[str, Any], desk: Desk, operator: Operator) -> dict[str, Any]:
+async def play(desk: Desk, operator: Operator, *, solutions: list[str], problem: str) -> Results:
     """The first solution of the most frequent answer. The model is asked only where two answers are
     as frequent, or none can be read; what it says is one of those."""
-    solutions = arguments["solutions"][: len(LETTERS)]
+    solutions = solutions[: len(LETTERS)]
     if not any(solution.strip() for solution in solutions):
         return {"error": "there is no solution to choose from"}
     votes = [vote(desk.domain, solution) for solution in solutions]
@@ -56,7 +56,7 @@ async def play(arguments: dict[str, Any], desk: Desk, operator: Operator) -> dic
         return {"response": solutions[places[0]]}
     desk.random.shuffle(places)
     listing = lettered([solutions[place] for place in places])
-    reply = await desk.ask(operator.fill_prompt(problem=arguments["problem"], solutions=listing))
+    reply = await desk.ask(operator.fill_prompt(problem=problem, solutions=listing))
     letter = place_of(reply, len(places))
     if letter is None:
         error = "the reply names no solution" if reply.strip() else "the reply is empty"

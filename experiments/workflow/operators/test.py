@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from experiments.workflow.operators.base import Argument, Desk, Operator, code_of, strip_thinking
+from experiments.workflow.operators.base import (
+    Argument,
+    Desk,
+    Operator,
+    Results,
+    code_of,
+    strip_thinking,
+)
 from study.truth.code import blocks, defines
 
 ROUNDS = 3
 """Corrections at most, whatever the program asks for."""
 
 
-async def play(arguments: dict[str, Any], desk: Desk, operator: Operator) -> dict[str, Any]:
+async def play(
+    desk: Desk, operator: Operator, *, problem: str, solution: str, entry_point: str, test_loop: int
+) -> Results:
     """Whether the solution passes, after up to ``test_loop`` corrections, and the last solution.
     Where there is no public test there is no result to trust: false, and nobody is asked."""
-    name = arguments["entry_point"] or desk.entry_point
-    solution = arguments["solution"]
-    rounds = max(0, min(ROUNDS, arguments["test_loop"]))
+    name = entry_point or desk.entry_point
+    rounds = max(0, min(ROUNDS, test_loop))
     for turn in range(rounds + 1):
         code = code_of(solution, blocks(solution), lambda block: defines(block, name))
         passed, wrong = await desk.test(code)
@@ -28,9 +34,7 @@ async def play(arguments: dict[str, Any], desk: Desk, operator: Operator) -> dic
             break
         reply = strip_thinking(
             await desk.ask(
-                operator.fill_prompt(
-                    problem=arguments["problem"], entry_point=name, solution=code, wrong=wrong
-                )
+                operator.fill_prompt(problem=problem, entry_point=name, solution=code, wrong=wrong)
             )
         )
         solution = code_of(reply, blocks(reply), lambda block: defines(block, name)) or solution

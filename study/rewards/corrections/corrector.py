@@ -176,7 +176,8 @@ class Corrector:
         self.labelled = [*self.labelled, *pairs][:label_count]
         if len(self.labelled) < label_count:
             return scores
-        return fitted(*np.array(self.labelled).T)(scores)
+        scores_N, truths_N = np.array(self.labelled).T
+        return fitted(scores_N, truths_N)(scores)
 
 
 def labelled_in(cell: CellFolder) -> list[tuple[float, float]]:

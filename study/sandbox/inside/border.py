@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from study.sandbox.inside.literal import check_hashes, dumps, loads
@@ -101,15 +101,15 @@ def _refuse() -> NoReturn:
     raise ValueError("not a value")
 
 
-def say(message: dict[str, Any]) -> None:
+def say(message: Mapping[str, object]) -> None:
     """Write one line."""
     data = json.dumps(message).encode() + b"\n"
     while data:
         data = data[os.write(REPLY, data) :]
 
 
-def hear() -> Iterator[dict[str, Any]]:
-    """Every line that comes, until the other side closes."""
+def hear() -> Iterator[Any]:
+    """What stands in every line that comes, until the other side closes."""
     data = bytearray()
     while chunk := os.read(ASK, 1 << 16):
         data += chunk

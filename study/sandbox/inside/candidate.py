@@ -11,17 +11,18 @@ import json
 import os
 import sys
 import types
+from collections.abc import Sequence
 from typing import Any
 
 from study.sandbox.inside import border
+from study.sandbox.inside.frames import CallRequest, CandidateRequest, Claim, Question
 from study.sandbox.inside.literal import NotLiteral, dumps, loads
 
 
-def answer(request: dict[str, Any], handle: int) -> None:
+def answer(request: CallRequest, handle: int) -> None:
     """Call ``request["function"]`` of ``request["source"]``, write the end to ``handle``, and exit.
 
-    The request also holds ``args`` (a list, as `literal.dumps` writes it) and the ``nonce`` that
-    the reply repeats. Nothing of the caller is left to return to: the process ends here.
+    Nothing of the caller is left to return to: the process ends here.
     """
     end, text = _call(request)
     reply = json.dumps({"nonce": request["nonce"], "end": end, "text": text}).encode()
@@ -30,7 +31,7 @@ def answer(request: dict[str, Any], handle: int) -> None:
     os._exit(0)
 
 
-def _call(request: dict[str, Any]) -> tuple[str, str]:
+def _call(request: CallRequest) -> tuple[str, str]:
     try:
         code = compile(request["source"], "<untrusted>", "exec", dont_inherit=True)
     except MemoryError:
@@ -73,14 +74,11 @@ def _described(error: BaseException) -> str:
         return name
 
 
-def serve(request: dict[str, Any]) -> None:
+def serve(request: CandidateRequest) -> None:
     """Run a program and answer what trusted tests ask of it, line by line, until they end.
 
-    ``request["programs"]`` are ways to read one answer, each a list of sources for one namespace:
-    the first of which all parts compile is taken. The first line says ``ready``, or why there is
-    no program. Then a question names a ``target`` (a name of the program, or the number of an
-    object) and an ``act``: call, get, set or list. Each reply is ``{end, text}``, and of what was
-    raised its ``kind``.
+    The first of ``programs`` of which all parts compile is taken. The first line says ``ready``, or
+    why there is no program. Then each line is a `Question`, and each reply a `Claim`.
     """
     space = _namespace()
     objects: list[Any] = []
@@ -92,7 +90,7 @@ def serve(request: dict[str, Any]) -> None:
         border.say(_answered(question, space, objects))
 
 
-def _load(programs: list[list[str]], space: dict[str, Any]) -> tuple[str, str]:
+def _load(programs: Sequence[Sequence[str]], space: dict[str, Any]) -> tuple[str, str]:
     end, text = "unparsable", "it is empty"
     for sources in programs:
         try:
@@ -112,7 +110,7 @@ def _load(programs: list[list[str]], space: dict[str, Any]) -> tuple[str, str]:
     return end, text
 
 
-def _answered(question: dict[str, Any], space: dict[str, Any], objects: list[Any]) -> Any:
+def _answered(question: Question, space: dict[str, Any], objects: list[Any]) -> Claim:
     def keep(value: Any) -> int:
         objects.append(value)
         return len(objects) - 1

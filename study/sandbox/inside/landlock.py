@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+from collections.abc import Sequence
 
 CREATE, ADD_RULE, RESTRICT = 444, 445, 446
 """System calls, the same numbers on every architecture."""
@@ -25,7 +26,7 @@ def abi() -> int:
     return max(0, ctypes.CDLL(None).syscall(CREATE, None, 0, version))
 
 
-def restrict(readable: list[str]) -> int:
+def restrict(readable: Sequence[str]) -> int:
     """Leave this process and its children only reading, and only beneath ``readable``; returns the
     ABI version in force. Raises OSError: there is no Landlock, or it refuses."""
     libc = ctypes.CDLL(None, use_errno=True)

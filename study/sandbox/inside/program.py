@@ -14,10 +14,12 @@ import json
 import os
 import selectors
 import types
+from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any
 
 from study.sandbox.inside import border, candidate, headers
+from study.sandbox.inside.frames import Argument, ProgramEnd, ProgramRequest, Spent, Usage
 
 SOURCE = "<workflow>"
 AFTER: ContextVar[frozenset[int]] = ContextVar("after", default=frozenset())
@@ -67,12 +69,12 @@ class Line:
         self.loop = loop
         self.waiting: dict[int, asyncio.Future[Any]] = {}
         self.calls = 0
-        self.spent: dict[str, Any] = {}
+        self.spent: Spent = {"total_input_tokens": 0, "total_output_tokens": 0, "total_cost": 0.0}
         """What the parent last said that was spent."""
         self.begun = bytearray()
         loop.add_reader(border.ASK, self._read)
 
-    async def call(self, operator: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def call(self, operator: str, arguments: Mapping[str, object]) -> dict[str, str | bool]:
         """The result of one operator call."""
         self.calls += 1
         number = self.calls
@@ -106,12 +108,11 @@ class CostManager:
     @property
     def total_cost(self) -> float:
         """Dollars spent so far."""
-        return self._line.spent.get("total_cost", 0.0)
+        return self._line.spent["total_cost"]
 
-    def get_summary(self) -> dict[str, Any]:
+    def get_summary(self) -> Usage:
         """AFlow's account."""
-        nothing = {"total_input_tokens": 0, "total_output_tokens": 0, "total_cost": 0.0}
-        return nothing | {"call_count": self._line.calls} | self._line.spent
+        return {**self._line.spent, "call_count": self._line.calls}
 
 
 _LINE: list[Line] = []
@@ -125,7 +126,7 @@ class Client:
         self.cost_manager = CostManager()
         self.usage_tracker = CostManager()
 
-    def get_usage_summary(self) -> dict[str, Any]:
+    def get_usage_summary(self) -> Usage:
         """What was spent so far, as AFlow's account has it."""
         return self.usage_tracker.get_summary()
 
@@ -145,7 +146,7 @@ def _as(kind: str, value: Any) -> Any:
     return None if value is None and kind == "str | None" else _text(value)
 
 
-def _operator(name: str, arguments: list[dict[str, Any]], line: Line) -> type:
+def _operator(name: str, arguments: list[Argument], line: Line) -> type:
     """A class whose instances are called as the operator is."""
     signature = inspect.Signature(
         [
@@ -165,7 +166,7 @@ def _operator(name: str, arguments: list[dict[str, Any]], line: Line) -> type:
         def __init__(self, llm: Any, name: str = name) -> None:
             pass
 
-        async def __call__(self, *args: Any, **named: Any) -> dict[str, Any]:
+        async def __call__(self, *args: Any, **named: Any) -> dict[str, str | bool]:
             bound = signature.bind(*args, **named)
             bound.apply_defaults()
             values = {key: _as(kinds[key], value) for key, value in bound.arguments.items()}
@@ -217,7 +218,7 @@ def _trace() -> None:
     asyncio.gather, asyncio.wait_for = traced_gather, traced_wait_for  # ty: ignore[invalid-assignment]
 
 
-def _names(request: dict[str, Any], line: Line) -> dict[str, Any]:
+def _names(request: ProgramRequest, line: Line) -> dict[str, object]:
     """What a program finds in scope, under the names of `headers.SCOPE_NAMES`."""
     operators = {
         name: _operator(name, arguments, line) for name, arguments in request["operators"].items()
@@ -231,7 +232,7 @@ def _names(request: dict[str, Any], line: Line) -> dict[str, Any]:
     }
 
 
-def _importer(names: dict[str, Any]) -> Any:
+def _importer(names: Mapping[str, object]) -> Any:
     """``__import__``, for which the headers are names."""
     real = builtins.__import__
 
@@ -250,12 +251,11 @@ def _importer(names: dict[str, Any]) -> Any:
     return load
 
 
-def run(request: dict[str, Any]) -> None:
+def run(request: ProgramRequest) -> None:
     """Run ``request["source"]`` on ``problem`` and say how it ended.
 
-    The request also holds ``operators`` (name -> arguments), ``prompts`` (the names of
-    prompt_custom), ``entry_point`` and ``domain``. Each line is a call ``{call, operator,
-    arguments, after}``, answered by ``{reply, result, spent}``; the last is ``{end, ...}``.
+    Each line is a call ``{call, operator, arguments, after}``, answered by ``{reply, result,
+    spent}``; the last is a `ProgramEnd`.
     """
     loop = Loop()
     asyncio.set_event_loop(loop)
@@ -267,14 +267,14 @@ def run(request: dict[str, Any]) -> None:
         pass
 
 
-def _played(request: dict[str, Any], loop: Loop, line: Line) -> dict[str, Any]:
+def _played(request: ProgramRequest, loop: Loop, line: Line) -> ProgramEnd:
     source = request["source"]
     try:
         code = compile(source, SOURCE, "exec", dont_inherit=True)
     except MemoryError:
         return {"end": "memory", "text": "while compiling"}
     except (SyntaxError, ValueError, RecursionError) as error:
-        return _failed(error) | {"end": "unparsable"}
+        return {**_failed(error), "end": "unparsable"}
     try:
         space = candidate._namespace()
         names = _names(request, line)
@@ -295,9 +295,9 @@ def _played(request: dict[str, Any], loop: Loop, line: Line) -> dict[str, Any]:
     return _returned(returned)
 
 
-async def _call(program: Any, request: dict[str, Any]) -> Any:
+async def _call(program: Any, request: ProgramRequest) -> Any:
     parameters = inspect.signature(program).parameters
-    values = {name: request[name] for name in ("problem", "entry_point")}
+    values = {"problem": request["problem"], "entry_point": request["entry_point"]}
     first = [
         values.pop(name)
         for name, parameter in parameters.items()
@@ -308,7 +308,7 @@ async def _call(program: Any, request: dict[str, Any]) -> Any:
     return await program(*first, **arguments)
 
 
-def _failed(error: BaseException) -> dict[str, Any]:
+def _failed(error: BaseException) -> ProgramEnd:
     end, text = candidate._failure(error)
     line = getattr(error, "lineno", None) if isinstance(error, SyntaxError) else None
     step = error.__traceback__
@@ -320,7 +320,7 @@ def _failed(error: BaseException) -> dict[str, Any]:
     return {"end": end, "text": text, "kind": kind, "line": line}
 
 
-def _returned(value: Any) -> dict[str, Any]:
+def _returned(value: Any) -> ProgramEnd:
     """The last line of a program that returned."""
     problem = ""
     if not isinstance(value, tuple) or len(value) != 2:

@@ -14,10 +14,11 @@ import contextlib
 import importlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from study.sandbox.inside import border
+from study.sandbox.inside.frames import Act, Question, TesterRequest
 from study.sandbox.inside.literal import NotLiteral
 
 NOT_RAISED = (StopIteration, StopAsyncIteration, AssertionError)
@@ -48,7 +49,9 @@ class Candidate:
         self.raised: Exception | None = None
         """What it raised last."""
 
-    def ask(self, target: str | int, act: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def ask(
+        self, target: str | int, act: Act, args: Sequence[object], named: Mapping[str, object]
+    ) -> Any:
         """The value of one act on a name or an object of the candidate's.
         Raises Refused: there is none, or ``args`` are nested too deeply.
         Raises Exception: what the candidate raised, by its name."""
@@ -56,7 +59,8 @@ class Candidate:
             text = border.write([args, named], _number)
         except NotLiteral as error:  # a value of the candidate's own, handed back to it
             self.refuse("not_literal", str(error))
-        border.say({"ask": {"target": target, "act": act, "args": text}})
+        question: Question = {"target": target, "act": act, "args": text}
+        border.say({"ask": question})
         reply = next(self.lines)
         if "died" in reply:
             self.refuse(reply["died"], reply["text"])
@@ -143,12 +147,8 @@ class Handle:
     __contains__ = _concluded
 
 
-def run(request: dict[str, Any]) -> None:
-    """Run the tests of ``request`` and say ``{verdict, text}``, with questions in between.
-
-    It holds ``prelude`` (the problem's imports and helpers), ``setup`` and ``tests``, all trusted,
-    and ``entry_point``, which `check` is given where the tests define it.
-    """
+def run(request: TesterRequest) -> None:
+    """Run the tests of ``request`` and say ``{verdict, text}``, with questions in between."""
     candidate = Candidate()
     try:
         _test(request, candidate)
@@ -174,7 +174,7 @@ def _message_of(error: BaseException) -> str:
         return ""
 
 
-def _test(request: dict[str, Any], candidate: Candidate) -> None:
+def _test(request: TesterRequest, candidate: Candidate) -> None:
     entry = request["entry_point"]
     space: dict[str, Any] = {"__name__": "tests"}
     try:

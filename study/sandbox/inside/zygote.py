@@ -26,11 +26,12 @@ from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from study.sandbox.inside import candidate, landlock, seccomp, tester
+from study.sandbox.inside.frames import Bounds, CallRequest, Conversation, Frame, Options
 
 REPLY = 3
 """The one handle besides the three of /dev/null that a child of one call has; one that converses
 hears over the next."""
-ROLES: dict[str, Callable[[dict[str, Any]], None]] = {
+ROLES: dict[str, Callable[[Any], None]] = {
     "candidate": candidate.serve,
     "tester": tester.run,
 }
@@ -46,11 +47,8 @@ LAST_GASP_S = 0.05
 MB = 1 << 20
 
 
-def main(options: dict[str, Any]) -> None:
-    """Serve calls from standard input until it ends.
-
-    Options: ``isolation`` (bwrap, landlock, unsafe), ``readable`` (paths, for landlock).
-    """
+def main(options: Options) -> None:
+    """Serve calls from standard input until it ends."""
     _die_with_parent()
     requests, replies = Lines(os.dup(0)), os.fdopen(os.dup(1), "wb")
     null = os.open(os.devnull, os.O_RDWR)
@@ -126,7 +124,7 @@ def _warm(role: str) -> None:
     gc.freeze()
 
 
-def _tell(replies: BinaryIO, reply: dict[str, Any]) -> None:
+def _tell(replies: BinaryIO, reply: Frame) -> None:
     replies.write(json.dumps(reply).encode() + b"\n")
     replies.flush()
 
@@ -141,21 +139,19 @@ def _die_with_parent() -> None:
         seccomp.libc().prctl(PARENT_DEATH, signal.SIGKILL, 0, 0, 0)
 
 
-def _serve(request: dict[str, Any], screen: bytes) -> dict[str, Any]:
+def _serve(request: CallRequest, screen: bytes) -> Frame:
     """Fork a child for one call; what it wrote, how it ended, and the CPU seconds it took."""
     limits = request["limits"]
     read, write = os.pipe()
     deadline = time.monotonic() + limits["wall_s"]
-    child = _fork(lambda: candidate.answer(request, REPLY), limits, screen, write)
+    child = _fork(lambda: candidate.answer(request, REPLY), limits, screen, (write,))
     os.close(write)
     data, end = _collect(read, deadline, limits["reply_bytes"])
     os.close(read)
     return _ended(child, end, data)
 
 
-def _converse(
-    request: dict[str, Any], screen: bytes, requests: Lines, replies: BinaryIO
-) -> dict[str, Any]:
+def _converse(request: Conversation, screen: bytes, requests: Lines, replies: BinaryIO) -> Frame:
     """Fork a child and carry lines between it and the parent; how it ended.
 
     The parent answers each line of the child's with one. The child has at most ``window`` lines
@@ -165,7 +161,7 @@ def _converse(
     limits, window = request["limits"], request.get("window", 1)
     read, write = os.pipe()
     hear, say = os.pipe()
-    child = _fork(lambda: ROLES[request["role"]](request), limits, screen, write, hear)
+    child = _fork(lambda: ROLES[request["role"]](request), limits, screen, (write, hear))
     os.close(write)
     os.close(hear)
     os.set_blocking(say, False)
@@ -204,10 +200,10 @@ def _converse(
                 end = "overflow"
     os.close(read)
     os.close(say)
-    return _ended(child, end, b"") | {"own_s": own_s}
+    return {**_ended(child, end, b""), "own_s": own_s}
 
 
-def _fork(work: Callable[[], None], limits: dict[str, Any], screen: bytes, *handles: int) -> int:
+def _fork(work: Callable[[], None], limits: Bounds, screen: bytes, handles: tuple[int, ...]) -> int:
     """A locked-down child that does ``work`` and ends; it has ``handles`` as 3, 4 and so on."""
     zygote = os.getpid()
     child = os.fork()
@@ -224,7 +220,7 @@ def _fork(work: Callable[[], None], limits: dict[str, Any], screen: bytes, *hand
     return child
 
 
-def _ended(child: int, end: str, data: bytes) -> dict[str, Any]:
+def _ended(child: int, end: str, data: bytes) -> Frame:
     status, usage, killed = _reap(child, LAST_GASP_S if end == "closed" else 0.0)
     return {
         "end": end,
@@ -235,7 +231,7 @@ def _ended(child: int, end: str, data: bytes) -> dict[str, Any]:
     }
 
 
-def _lock_down(limits: dict[str, Any], handles: tuple[int, ...], screen: bytes) -> None:
+def _lock_down(limits: Bounds, handles: tuple[int, ...], screen: bytes) -> None:
     # the zygote's own channel is on 3 and 4, so that no pipe is, and none is overwritten here
     for place, handle in enumerate(handles, REPLY):
         os.dup2(handle, place)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TypedDict
 
 from study.config import bounds
 from study.errors import UserError
@@ -24,6 +24,15 @@ FAMILIES: dict[str, ModuleType] = {
 }
 
 
+class Hub(TypedDict):
+    """What the hub has of a set."""
+
+    repository: str
+    configs: list[str | None]
+    splits: dict[str, str]
+    """Our name of a split -> the hub's."""
+
+
 @dataclass(frozen=True)
 class Source:
     """One set as `sets.toml` describes it; the meaning of each field stands there."""
@@ -37,7 +46,7 @@ class Source:
     train: list[str]
     test: list[str]
     cut: list[str]
-    hub: dict[str, Any]
+    hub: Hub
     beside: dict[str, list[str]] = field(default_factory=dict)
 
 

@@ -11,9 +11,9 @@ import functools
 import json
 import mmap
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, NotRequired, TypedDict, cast, overload
 
 import numpy as np
 import pyarrow as pa
@@ -57,6 +57,84 @@ SCHEMA = pa.schema(
 """Columns of ``rows.arrow``. ``split`` is the prepared one, the official one stands in ``id``;
 ``row`` is the index in the official file; ``prompt_id`` is that of `study.rows` as a number;
 ``meta`` is a JSON object."""
+
+
+class File(TypedDict):
+    """An official file."""
+
+    name: str
+    sha256: str
+
+
+class Source(TypedDict):
+    """What a manifest says of a set before a row is read."""
+
+    domain: str
+    licence: str
+    origin: str
+    revision: str
+    files: dict[str, File]
+    """By official split."""
+    cut_from: str | None
+    prompts: dict[str, str]
+    """Prompt file -> its SHA-256."""
+
+
+class Entry(Source):
+    """What a manifest says of a set."""
+
+    rows: dict[str, int]
+    """Of each split, and those ``read``."""
+    left_out: dict[str, int]
+    """By reason."""
+    groups: int
+    without_tests: NotRequired[int]
+    without_context: NotRequired[int]
+
+
+class Tests(TypedDict):
+    """A file of test rows in the short form."""
+
+    file: str
+    domain: str
+    rows: int
+    sha256: str
+
+
+class NearDuplicates(TypedDict):
+    """Rows that nearly repeat others: those left out, and groups that were joined."""
+
+    similarity: float
+    left_out: int
+    joined: int
+    examples: list[dict[str, str]]
+
+
+class RowsFile(TypedDict):
+    """The file of all rows."""
+
+    file: str
+    n: int
+    sha256: str
+
+
+class Manifest(TypedDict):
+    """The manifest of a prepared folder."""
+
+    format: int
+    preset: str
+    command: str
+    """What makes such a folder again; may be empty."""
+    cut: list[int]
+    validation_share: float
+    seed: int
+    domains: dict[str, float]
+    counts: dict[str, dict[str, int]]
+    """Set -> split -> rows."""
+    datasets: dict[str, Entry]
+    near_duplicates: NearDuplicates
+    rows: RowsFile
+    test: dict[str, Tests]
 
 
 class Rows(Sequence[Item]):
@@ -210,7 +288,7 @@ def _opened(path: Path, _: tuple[int, ...]) -> Table:
         ) from error
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path) -> Manifest:
     """The manifest of a prepared folder. Raises UserError: see `open_table`."""
     manifest = read_json(folder / MANIFEST)
     if not manifest or not (folder / ROWS).is_file():
@@ -222,7 +300,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"{folder} was prepared in format {manifest.get('format')}, but this version reads"
             f" format {FORMAT}. {again(folder)}"
         )
-    return manifest
+    return cast(Manifest, manifest)
 
 
 def batch(items: Sequence[Item]) -> pa.RecordBatch:
@@ -243,12 +321,13 @@ def batch(items: Sequence[Item]) -> pa.RecordBatch:
     )
 
 
-def _item(record: dict[str, Any]) -> Item:
-    record["split"] = record["id"].split(":", 2)[1]
-    record["answers"] = tuple(record["answers"])
-    record["choices"] = tuple((choice["label"], choice["text"]) for choice in record["choices"])
-    record["meta"] = json.loads(record["meta"])
-    return Item(**{key: value for key, value in record.items() if key not in ("row", "prompt_id")})
+def _item(record: Mapping[str, Any]) -> Item:
+    fields = {key: value for key, value in record.items() if key not in ("row", "prompt_id")}
+    fields["split"] = record["id"].split(":", 2)[1]
+    fields["answers"] = tuple(record["answers"])
+    fields["choices"] = tuple((choice["label"], choice["text"]) for choice in record["choices"])
+    fields["meta"] = json.loads(record["meta"])
+    return Item(**fields)
 
 
 def again(folder: Path, root: Path | None = None) -> str:

@@ -37,7 +37,8 @@ from study.programs.endings import Ending
 from study.sandbox import tiers
 from study.system import locks
 from study.system.files import write_yaml
-from study.tasks import task_module
+from study.tasks import kind_of
+from study.tasks.kind import grading
 from tests.conftest import sweep
 from tests.experiments.evaluation.answering import prompt_of, serving
 
@@ -161,14 +162,13 @@ def test_a_second_evaluation_asks_the_executor_nothing_and_says_the_same(cell, r
 def test_the_same_program_and_its_template_agree(cell, tmp_path):
     """As the policy's line and as the baseline's class: the same answers, the same tokens."""
     config = load_cell(CellFolder(cell)).config
-    rows = task_module(config.task.name).rows(config.task, "eval")[:12]
+    rows = kind_of(config.task).rows(config.task, "eval")[:12]
     pairs = {
         "Custom": TEMPLATES["custom"],
         "AnswerGenerate": TEMPLATES["answer"],
         "(AnswerGenerate) * 3 -> ScEnsemble": TEMPLATES["self-consistency"],
     }
-    module = task_module(config.task.name)
-    with module.grading(), Store(tmp_path / "verdicts.db") as store:
+    with grading(), Store(tmp_path / "verdicts.db") as store:
         with Player(config, store, "dsl") as player:
             lines = {line: player.play(rows, [line] * len(rows)) for line in pairs}
             asked = player.world.calls
@@ -187,7 +187,7 @@ def test_the_policy_s_help_in_training_is_none_here(cell, tmp_path):
     """A default program in place of an invalid one is a treatment of training."""
     config = load_cell(CellFolder(cell)).config
     treated = replace(config, workflow=replace(config.workflow, fallback="credit", repair=True))
-    rows = task_module(config.task.name).rows(config.task, "eval")[:2]
+    rows = kind_of(config.task).rows(config.task, "eval")[:2]
     with Store(tmp_path / "verdicts.db") as store, Player(treated, store, "dsl") as player:
         assert player.play(rows, ["Review ->"] * 2) == [Played(Vote(None, False), 0.0)] * 2
         assert player.world.calls == 0
@@ -195,7 +195,7 @@ def test_the_policy_s_help_in_training_is_none_here(cell, tmp_path):
 
 def test_what_the_executor_loses_is_missing_and_not_wrong(cell, tmp_path):
     config = load_cell(CellFolder(cell)).config
-    rows = task_module(config.task.name).rows(config.task, "eval")
+    rows = kind_of(config.task).rows(config.task, "eval")
     lost = next(row for row in rows if row.domain == "math")
     gold = {row.prompt_text(): row.reference for row in rows if row.domain == "math"}
 
@@ -230,7 +230,7 @@ def test_the_most_frequent_program_is_that_of_the_records(cell):
 
 def test_random_programs_are_offered_in_their_domain_and_differ_by_seed(cell):
     config = load_cell(CellFolder(cell)).config
-    rows = task_module(config.task.name).rows(config.task, "eval")[:60]
+    rows = kind_of(config.task).rows(config.task, "eval")[:60]
     drawn = [baselines.random_program(row, 0) for row in rows]
     assert drawn == [baselines.random_program(row, 0) for row in rows]
     assert drawn != [baselines.random_program(row, 1) for row in rows]

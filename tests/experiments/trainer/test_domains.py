@@ -94,9 +94,9 @@ PAID = Reward(name="by-domain", domains={"math": "rule", "qa": "judge", "code": 
 def trained(tmp_path_factory, cache):
     folder = tmp_path_factory.mktemp("domains")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(TASKS, "lazy", lazy_task)
-        patch.setattr(lazy_task, "Order", Ordered, raising=False)
-        patch.setattr(lazy_task, "truths", some_right)
+        patch.setitem(TASKS, "lazy", lazy_task.TASK)
+        patch.setattr(lazy_task.TASK, "order", Ordered)
+        patch.setattr(lazy_task.TASK, "truths", some_right)
         config = dataclasses.replace(
             study(steps=3, prompts_per_step=4, micro_batch=16),
             task=Task(name="lazy", train_rows=60, eval_rows=0),

@@ -28,6 +28,7 @@ from study.errors import UserError
 from study.finding import stop_at_problem
 from study.rows import Truth
 from study.tasks import instruct_mini, oracle
+from study.tasks.kind import GradedTask
 from study.truth import Score
 from tests.invariants.test_grpo import POLICY, TASK, run, study
 
@@ -74,7 +75,7 @@ def test_a_run_trains_the_same_with_frozen_evaluation_and_reference(without, eva
 
 def test_every_step_answers_the_same_rows_greedily_and_drawn(evaluated):
     folder, _, _ = evaluated
-    rows = instruct_mini.rows(TASK, "eval")
+    rows = instruct_mini.TASK.rows(TASK, "eval")
     assert [part.step for part in parts(folder / EVALUATIONS / "rollouts")] == [0, 2, 3]
     for step in (0, 2, 3):
         rollouts = frozen(folder, step)
@@ -88,7 +89,7 @@ def test_every_step_answers_the_same_rows_greedily_and_drawn(evaluated):
             row = rows[rollout["group"]]
             assert rollout["prompt_id"] == row.prompt_id and rollout["step"] == step
             assert rollout["answer"] == answer_of(rollout["completion"])
-            truth = instruct_mini.truth(row, rollout["answer"] or "").score
+            truth = instruct_mini.TASK.truth(row, rollout["answer"] or "").score
             assert rollout["truth"] == pytest.approx(truth)
             assert rollout["reward"] is None and rollout["stop"] in ("stop", "length")
     drawn = [row["completion"] for row in frozen(folder, 0) if row["member"]]
@@ -222,26 +223,27 @@ def test_a_resumed_run_evaluates_to_the_same_records(tmp_path, cache):
 
 @pytest.mark.parametrize("in_full", [False, True])
 def test_the_rules_are_run_once_for_each_answer(in_full, tmp_path, cache, monkeypatch):
-    rules, asked = instruct_mini.truths, []
+    asked = []
 
-    def scores(rows, answers):
+    def note(rows, answers):
         asked.append({(row.prompt_id, each) for row, each in zip(rows, answers, strict=True)})
-        return [Score(truth.right, {"f1": truth.score}) for truth in rules(rows, answers)]
 
-    def truths_of(rows, scores):
-        return [Truth(score.values["f1"]) for score in scores]
+    class Ruled(instruct_mini.InstructMini):
+        def truths(self, rows, answers):
+            note(rows, answers)
+            return super().truths(rows, answers)
 
-    monkeypatch.setattr(
-        instruct_mini, "truths", lambda rows, answers: truths_of(rows, scores(rows, answers))
-    )
-    if in_full:
-        monkeypatch.setattr(instruct_mini, "scores", scores, raising=False)
-        monkeypatch.setattr(instruct_mini, "truths_of", truths_of, raising=False)
-    tasks._oracle.cache_clear()  # it holds the rules that were there when it was made
-    try:
-        trained(study(steps=1, eval_steps=1, eval_samples=SAMPLES), tmp_path, cache)
-    finally:
-        tasks._oracle.cache_clear()
+    class Graded(GradedTask, instruct_mini.InstructMini):
+        def scores(self, rows, answers):
+            note(rows, answers)
+            truths = instruct_mini.TASK.truths(rows, answers)
+            return [Score(truth.right, {"f1": truth.score}) for truth in truths]
+
+        def truths_of(self, rows, answers, scores):
+            return [Truth(score.values["f1"]) for score in scores]
+
+    monkeypatch.setitem(tasks.TASKS, "instruct-mini", Graded() if in_full else Ruled())
+    trained(study(steps=1, eval_steps=1, eval_samples=SAMPLES), tmp_path, cache)
     greedy, drawn = set(), set()
     for row in frozen(tmp_path, 0):
         (drawn if row["member"] else greedy).add((row["prompt_id"], row["answer"]))

@@ -23,7 +23,8 @@ from study.cell.verify import unsound
 from study.config.schema import Task, Trainer
 from study.errors import UserError
 from study.finding import stop_at_problem
-from study.tasks import TASKS, instruct_mini, mixed
+from study.tasks import TASKS, instruct_mini
+from study.tasks.kind import GradedTask, grading
 from study.tasks.mixed import item_row
 from study.truth import Score
 from study.truth.item import Item
@@ -77,12 +78,12 @@ def test_the_first_the_last_and_every_second_step_are_evaluated(evaluated):
 
 def test_every_evaluation_scores_the_same_rows_by_their_rules(evaluated):
     folder, _ = evaluated
-    rows = instruct_mini.rows(TASK, "eval")
+    rows = instruct_mini.TASK.rows(TASK, "eval")
     for step in (0, 2, 3):
         scored = items(folder, step)
         assert [item["id"] for item in scored] == [row.prompt_id for row in rows]
         for row, item in zip(rows, scored, strict=True):
-            truth = instruct_mini.truth(row, answer_of(item["completion"]) or "")
+            truth = instruct_mini.TASK.truth(row, answer_of(item["completion"]) or "")
             assert (item["correct"], item["score"]) == (all(truth.checks), truth.score)
             assert item["step"] == step and item["stop"] in ("stop", "length")
         metrics = next(
@@ -103,7 +104,7 @@ def test_a_kept_policy_answers_as_it_did(evaluated, monkeypatch):
     trainer = outcome.trainer
     base = trainer.accelerator.unwrap_model(trainer.model).unload()
     model = PeftModel.from_pretrained(base, str(folder / "kept" / "step-2")).eval()
-    for item, row in zip(items(folder, 2), instruct_mini.rows(TASK, "eval"), strict=True):
+    for item, row in zip(items(folder, 2), instruct_mini.TASK.rows(TASK, "eval"), strict=True):
         ids = tokenizer.apply_chat_template(
             list(row.messages), add_generation_prompt=True, return_tensors="pt", return_dict=True
         )
@@ -160,12 +161,15 @@ def test_both_ways_of_answering_agree(tmp_path, cache):
 def test_full_scores_of_a_task_are_on_record(tmp_path, cache, monkeypatch):
     """As those of verifiable sets: values next to the truth, and a missing score."""
 
-    def scores(rows, answers):
-        right = Score(True, {"f1": 1.0}, "blue", "passed")
-        wrong = Score(False, {"f1": 0.5}, None, "no_answer", "said nothing")
-        return [right, wrong, None, wrong]
+    class Graded(GradedTask, instruct_mini.InstructMini):
+        truths = instruct_mini.InstructMini.truths
 
-    monkeypatch.setattr(instruct_mini, "scores", scores, raising=False)
+        def scores(self, rows, answers):
+            right = Score(True, {"f1": 1.0}, "blue", "passed")
+            wrong = Score(False, {"f1": 0.5}, None, "no_answer", "said nothing")
+            return [right, wrong, None, wrong]
+
+    monkeypatch.setitem(TASKS, "instruct-mini", Graded())
     metrics = run(study(steps=1, eval_steps=5), tmp_path, cache).lines[0]["metrics"]
     assert metrics["eval/instruct-mini/accuracy"] == pytest.approx(1 / 3)
     assert metrics["eval/instruct-mini/f1"] == pytest.approx(2 / 3)
@@ -193,7 +197,7 @@ def test_an_answer_that_was_cut_off_is_wrong_where_none_would_be_right(tmp_path,
     rows = [item_row(item, "dev")] * 2
     part = replace(item, answers=("The old mill",), answerable=True)
     evaluation = held_out_rows([*rows, item_row(part, "dev")], "mixed", tmp_path, monkeypatch)
-    with mixed.grading():
+    with grading():
         scored = evaluation._items(texts, Direct().play(evaluation.rows, texts))
     assert [line["correct"] for line in scored] == [True, False, False]
     assert [line["score"] for line in scored] == [1.0, 0.0, pytest.approx(2 / 3)]  # the F1
@@ -324,7 +328,7 @@ def test_the_shape_is_that_of_trl():
 
 def test_a_run_draws_what_the_order_says(strided, tmp_path, cache, capsys):
     outcome = run(study(steps=3), tmp_path, cache)
-    rows = instruct_mini.rows(TASK, "train")
+    rows = instruct_mini.TASK.rows(TASK, "train")
     expected = [rows[STRIDE * n % 16].prompt_id for n in range(6)]
     assert sorted(drawn(outcome)[:2]) == sorted(expected[:2])
     assert drawn(outcome) == expected
@@ -335,7 +339,7 @@ def test_a_task_without_an_order_is_drawn_by_trl_as_ever(tmp_path, cache):
     outcome = run(study(), tmp_path, cache)
     assert isinstance(outcome.trainer._get_train_sampler(), RepeatSampler)
     sampler = RepeatSampler(range(16), mini_repeat_count=4, batch_size=2, repeat_count=1, seed=0)
-    rows = instruct_mini.rows(TASK, "train")
+    rows = instruct_mini.TASK.rows(TASK, "train")
     assert drawn(outcome) == [rows[index].prompt_id for index in list(sampler)[::4][:4]]
     assert not list(tmp_path.rglob(POSITION))
 

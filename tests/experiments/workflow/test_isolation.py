@@ -24,7 +24,7 @@ from experiments.workflow.run import Settings, perform
 from study.rows import Row
 from study.sandbox import tiers
 from study.tasks import oracle, workflow_mini
-from study.tasks.mixed import grading
+from study.tasks.kind import grading
 from tests.experiments.workflow.theatre import CHAINS, TOKENS, Answering, Theatre, program
 from tests.experiments.workflow.world import SIM, TASK
 
@@ -191,7 +191,7 @@ def test_programs_in_flight_do_not_meet(theatre):
 
 
 BUDGET = Budget(model_calls=100)
-ROWS = {row.dataset: row for row in workflow_mini.rows(TASK, "eval")}
+ROWS = {row.dataset: row for row in workflow_mini.TASK.rows(TASK, "eval")}
 
 
 @pytest.fixture(scope="module")

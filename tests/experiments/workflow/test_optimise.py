@@ -18,7 +18,7 @@ from study.config.compose import CONF, load_executor, load_presets
 from study.config.schema import Study
 from study.errors import UserError
 from study.system.files import read_yaml
-from study.tasks import task_module
+from study.tasks import TASKS
 from tests.experiments.evaluation.answering import serving
 
 GOOD = "Rules:\n- Write one word: Custom."
@@ -30,11 +30,11 @@ TASK = load_presets("sim-fair", "workflow-mini")[1]
 @pytest.fixture(scope="module")
 def rows():
     """Every row of sums, by its text: whether it is a test row, and its answer."""
-    module = task_module("workflow-mini")
+    kind = TASKS["workflow-mini"]
     return {
         row.prompt_text(): (split, row.reference)
         for split in ("train", "eval")
-        for row in module.rows(TASK, split)
+        for row in kind.rows(TASK, split)
     }
 
 
@@ -249,7 +249,7 @@ def test_the_policy_of_a_run_is_shown_both_and_its_programs_count(
     settings = json.loads((base / "config.json").read_text())
     (base / "config.json").write_text(json.dumps(settings | {"max_position_embeddings": 16384}))
     shutil.copytree(base, folder / "policy")
-    drawn = task_module("workflow-mini").rows(TASK, "train")[0]
+    drawn = TASKS["workflow-mini"].rows(TASK, "train")[0]
     (folder / "rollouts").mkdir()
     record = {"step": 1, "prompt_id": drawn.prompt_id, "outcome": "ok", "completion": "Custom"}
     kinds = {"step": "int32", **dict.fromkeys(list(record)[1:], "string")}

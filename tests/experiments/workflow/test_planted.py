@@ -25,7 +25,7 @@ from study.features import features
 from study.rows import Truth
 from study.sandbox import tiers
 from study.tasks import oracle, workflow_mini
-from study.tasks.mixed import grading
+from study.tasks.kind import grading
 from tests.experiments.workflow.world import SIM, TASK
 
 JUDGES = [
@@ -116,7 +116,7 @@ def test_correlated_errors_take_from_an_ensemble(monkeypatch):
 
 
 def test_a_run_over_its_budget_has_no_answer():
-    world_of = {row.domain: row for row in workflow_mini.rows(TASK, "eval")}
+    world_of = {row.domain: row for row in workflow_mini.TASK.rows(TASK, "eval")}
 
     async def played(calls: int) -> planted.Trial:
         assert PLAIN.operators

@@ -16,7 +16,7 @@ from experiments.workflow.world import HIDDEN, Programs
 from judges.ask.replies import Store
 from study.errors import UserError
 from study.finding import stop_at_problem
-from study.tasks import oracle, task_module
+from study.tasks import kind_of, oracle
 from study.tasks.mixed import item_row
 from study.truth.item import Item
 from tests.experiments.evaluation.answering import prompt_of, serving
@@ -38,7 +38,7 @@ def config():
 
 @pytest.fixture(scope="module")
 def rows(config):
-    every = task_module(config.task.name).rows(config.task, "train")
+    every = kind_of(config.task).rows(config.task, "train")
     return {domain: next(r for r in every if r.domain == domain) for domain in HIDDEN}
 
 
@@ -259,7 +259,7 @@ def test_the_buffer_takes_what_the_rule_or_as_a_treatment_the_judge_calls_right(
 )
 def test_what_cannot_work_is_refused_in_one_paragraph(settings, told):
     config = config_of(*settings)
-    rows = task_module(config.task.name).rows(config.task, "train")
+    rows = kind_of(config.task).rows(config.task, "train")
     with pytest.raises(UserError, match=told) as error:
         stop_at_problem(check_world(config, rows))
     assert "\n" not in str(error.value)
@@ -267,4 +267,4 @@ def test_what_cannot_work_is_refused_in_one_paragraph(settings, told):
 
 def test_one_model_may_judge_itself_where_that_is_said():
     config = config_of(*SAME_MODEL, "allow_same_model=true")
-    stop_at_problem(check_world(config, task_module(config.task.name).rows(config.task, "train")))
+    stop_at_problem(check_world(config, kind_of(config.task).rows(config.task, "train")))

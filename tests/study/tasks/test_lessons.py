@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from study.config.schema import Task
 from study.rows import Row, make_row
-from study.tasks import instruct_mini, lessons_of
+from study.tasks import instruct_mini, prompts
 from study.tasks.lessons import MOST_WORDS, of_references
 
 
@@ -18,9 +18,9 @@ def row_of(prompt: str, reference: str | None) -> Row:
 
 
 def test_the_built_in_task_teaches_the_same_whatever_its_options():
-    lessons = instruct_mini.lessons(Task(seed=3, train_rows=7, options={"rules": True}))
+    lessons = instruct_mini.TASK.lessons(Task(seed=3, train_rows=7, options={"rules": True}))
     rows = lessons.rows(0)
-    assert rows == instruct_mini.lessons(Task()).rows(0) != lessons.rows(1)
+    assert rows == instruct_mini.TASK.lessons(Task()).rows(0) != lessons.rows(1)
     assert {row.split for row in rows} == {"train"}
     counts = Counter(re.findall(r"[a-z]+", " ".join(lessons.texts()).lower()))
     text = " ".join(lessons.answer(row, random.Random(0)) for row in rows[:500])
@@ -69,7 +69,7 @@ def test_a_file_without_references_brings_no_lessons(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"prompt": "Why?"}\n{"prompt": "When?", "reference": "now"}\n')
     task = Task(name="prompts", path=str(path), options={"eval_share": 0.0})
-    lessons = lessons_of(task)
+    lessons = prompts.TASK.lessons(task)
     assert lessons is not None and [row.reference for row in lessons.rows(0)] == ["now"]
     path.write_text('{"prompt": "Why?"}\n')
-    assert lessons_of(task) is None
+    assert prompts.TASK.lessons(task) is None

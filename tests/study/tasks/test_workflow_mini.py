@@ -5,6 +5,7 @@ import random
 import re
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -17,13 +18,13 @@ from experiments.workflow.program import Refused
 from study.config.schema import Study, Task, Trainer
 from study.errors import UserError
 from study.rows import Missing, Row, Truth
-from study.tasks import lessons_of, mixed_mini, oracle, order_of, runs_code, workflow_mini
-from study.tasks.mixed import grading
+from study.tasks import kind, mixed_mini, oracle, order_of, workflow_mini
+from study.tasks.kind import grading
 from study.truth.code import answer_code
 from study.truth.item import Item
 
 TASK = Task(name="workflow-mini", train_rows=100_000, eval_rows=240)
-TRAIN, HELD_OUT = workflow_mini.rows(TASK, "train"), workflow_mini.rows(TASK, "eval")
+TRAIN, HELD_OUT = workflow_mini.TASK.rows(TASK, "train"), workflow_mini.TASK.rows(TASK, "eval")
 STYLES = (
     "{}",
     "The sum 3 + 4 was looked at in 2 ways.\n- first this\n- then that\nCertainly.\nAnswer: {}",
@@ -44,7 +45,7 @@ def styled(row: Row, answer: str, style: int) -> str:
 
 
 def test_every_prompt_is_one_line_of_its_own_and_no_group_stands_on_two_sides():
-    held_out = workflow_mini.rows(replace(TASK, eval_rows=100_000), "eval")
+    held_out = workflow_mini.TASK.rows(replace(TASK, eval_rows=100_000), "eval")
     prompts = [row.prompt_text() for row in (*TRAIN, *held_out)]
     assert len(set(prompts)) == len(prompts) and not any("\n" in text for text in prompts)
     groups = [{item_of(row).group_key for row in rows} for rows in (TRAIN, held_out)]
@@ -116,14 +117,14 @@ def test_truth_survives_a_style_and_names_the_favourite():
 
 
 def test_a_truth_that_is_missing_stays_so(monkeypatch):
-    monkeypatch.setattr(
-        workflow_mini.mixed, "truths", lambda rows, answers: [Missing("gone")] * len(rows)
-    )
-    assert workflow_mini.truths(HELD_OUT[:2], ["1", None]) == [Missing("gone")] * 2
+    monkeypatch.setattr(kind.rules, "score", lambda items, answers, grader: [None] * len(items))
+    lost = SimpleNamespace(lost=dict.fromkeys([row.item for row in HELD_OUT], "gone"))
+    monkeypatch.setitem(kind._GRADERS, "", lost)
+    assert workflow_mini.TASK.truths(HELD_OUT[:2], ["1", None]) == [Missing("gone")] * 2
 
 
 def test_the_teacher_writes_short_programs_of_known_words():
-    lessons = lessons_of(TASK)
+    lessons = workflow_mini.TASK.lessons(TASK)
     draw, counts = random.Random(0), Counter()
     for row in lessons.rows(0)[:3000]:
         line = lessons.answer(row, draw)
@@ -151,7 +152,10 @@ def test_the_bare_code_of_an_answer_is_read_again_as_itself():
 
 
 MIXED = Task(name="mixed-mini", train_rows=100_000, eval_rows=340)
-MIXED_TRAIN, MIXED_HELD_OUT = mixed_mini.rows(MIXED, "train"), mixed_mini.rows(MIXED, "eval")
+MIXED_TRAIN, MIXED_HELD_OUT = (
+    mixed_mini.TASK.rows(MIXED, "train"),
+    mixed_mini.TASK.rows(MIXED, "eval"),
+)
 DOMAINS = {"math": 4, "qa": 3, "code": 3}
 
 
@@ -168,7 +172,7 @@ def habitual(row: Row) -> bool:
 
 
 def test_no_row_comes_twice_and_no_group_stands_on_two_sides():
-    everything = mixed_mini.rows(replace(MIXED, eval_rows=100_000), "eval")
+    everything = mixed_mini.TASK.rows(replace(MIXED, eval_rows=100_000), "eval")
     ids = [row.prompt_id for row in (*MIXED_TRAIN, *everything)]
     assert len(set(ids)) == len(ids) == len({row.item for row in (*MIXED_TRAIN, *everything)})
     groups = [{row.spec["item"].group_key for row in rows} for rows in (MIXED_TRAIN, everything)]
@@ -183,8 +187,8 @@ def test_held_out_rows_are_enough_and_half_of_them_meet_a_habit():
         rows = [row for row in MIXED_HELD_OUT if row.domain == domain]
         assert 0.35 < sum(map(habitual, rows)) / len(rows) < 0.65
     alone = replace(MIXED, options={"datasets": ["sums"]})
-    assert mixed_mini.rows(alone, "eval") == MIXED_HELD_OUT
-    assert {row.dataset for row in mixed_mini.rows(alone, "train")} == {"sums"}
+    assert mixed_mini.TASK.rows(alone, "eval") == MIXED_HELD_OUT
+    assert {row.dataset for row in mixed_mini.TASK.rows(alone, "train")} == {"sums"}
 
 
 def test_a_sum_a_fact_a_function():
@@ -227,7 +231,7 @@ def test_a_program_that_knows_one_answer_or_reads_no_order_is_wrong():
         "f(x) = x",
     ]
     with grading():
-        truths = mixed_mini.truths([row] * len(programs), programs)
+        truths = mixed_mini.TASK.truths([row] * len(programs), programs)
     assert [truth.score for truth in truths if isinstance(truth, Truth)] == [1, 0, 0, 0, 1, 0]
 
 
@@ -237,7 +241,7 @@ def test_a_program_is_run_once_for_all_rows_with_the_same_tests():
     alike = [row for row in rows if row.spec["item"].tests == first.tests]
     other = next(row for row in rows if row.spec["item"].tests != first.tests)
     with grading() as grader:
-        truths = mixed_mini.truths([*alike, other], [first.reference] * (len(alike) + 1))
+        truths = mixed_mini.TASK.truths([*alike, other], [first.reference] * (len(alike) + 1))
         assert grader.crew("code", lambda: None).outcomes.total() == 2
     assert truths == [Truth(1.0, (True,))] * len(alike) + [Truth(0.0, (False,))] and len(alike) == 3
 
@@ -255,7 +259,9 @@ def test_the_teacher_is_wrong_by_habit_and_right_otherwise():
 
 
 def test_lessons_are_of_all_domains_and_rows_to_train_on_whatever_is_drawn():
-    lessons = lessons_of(replace(MIXED, options={"datasets": ["facts"]}, seed=3, train_rows=5))
+    lessons = mixed_mini.TASK.lessons(
+        replace(MIXED, options={"datasets": ["facts"]}, seed=3, train_rows=5)
+    )
     rows = lessons.rows(0)
     assert Counter(row.domain for row in rows[:1000]) == {d: 100 * w for d, w in DOMAINS.items()}
     assert {row.prompt_id for row in rows} <= {row.prompt_id for row in MIXED_TRAIN}
@@ -268,8 +274,8 @@ def test_lessons_are_of_all_domains_and_rows_to_train_on_whatever_is_drawn():
 @given(seed=st.integers(0, 99), size=st.integers(1, 400))
 def test_a_run_draws_by_weight_from_the_rows_that_its_task_picks(seed, size):
     task = replace(MIXED, train_rows=size, seed=seed % 3)
-    order = mixed_mini.Order(task, seed)
-    rows = mixed_mini.rows(task, "train")
+    order = mixed_mini.TASK.order(task, seed)
+    rows = mixed_mini.TASK.rows(task, "train")
     assert {row.item for row in rows} <= {row.item for row in MIXED_TRAIN}
     assert max(Counter(row.dataset for row in rows).values()) <= size
     drawn = [rows[index] for index in order.rows(0, 10)]
@@ -285,7 +291,7 @@ def test_a_run_that_is_too_long_and_a_set_that_is_not_there_are_refused():
         order_of(config)
     for what in ("train", "eval"):
         with pytest.raises(UserError, match="sums, facts, functions"):
-            mixed_mini.rows(replace(MIXED, options={"datasets": ["gsm8k"]}), what)
+            mixed_mini.TASK.rows(replace(MIXED, options={"datasets": ["gsm8k"]}), what)
     with pytest.raises(UserError, match="max_repeats"):
-        mixed_mini.rows(replace(MIXED, options={"repeats": 3}), "eval")
-    assert runs_code(MIXED)
+        mixed_mini.TASK.rows(replace(MIXED, options={"repeats": 3}), "eval")
+    assert mixed_mini.TASK.runs_code(MIXED)
