@@ -227,7 +227,7 @@ def test_an_address_that_does_not_answer_is_refused(monkeypatch):
     monkeypatch.setattr(ray_nodes, "ANSWER_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         place = f"127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(UserError, match=rf"{place} within 0\.2 s\. See that"):
+        with pytest.raises(UserError, match=rf"{place} within 0\.2 s\. Start the"):
             ray_nodes.check_address(place)
     with pytest.raises(UserError, match=r"No Ray cluster answers at .*refused"):
         ray_nodes.check_address(place)

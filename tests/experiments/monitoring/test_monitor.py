@@ -339,7 +339,7 @@ def test_a_cell_that_could_not_go_on_is_not_ended(folder, hold, no_training):
     holder = hold(folder)
     view = stalled(folder, holder.pid)
     (folder / "config.yaml").write_text("judge: [")
-    assert "nothing was done" in restart.restart(view) and holder.poll() is None
+    assert "could not be restarted" in restart.restart(view) and holder.poll() is None
 
 
 def test_only_stalled_cells_are_restarted_and_each_once(folder, hold, no_training, capsys):
