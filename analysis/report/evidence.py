@@ -22,6 +22,7 @@ from analysis.display.figures import DRAWN
 from analysis.dose.estimate import FEWEST as FEWEST_DOSES
 from analysis.dose.estimate import DoseResponse, doses_of, response
 from analysis.drift import estimate as drift
+from analysis.drift.failures import failure_table, failures_by_length
 from analysis.drift.substitution import Substitution, substitutions, why_no_substitution
 from analysis.families.estimate import Families
 from analysis.families.estimate import of_runs as families_of
@@ -204,8 +205,8 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
         ),
         same=same,
         moved=drift.moved(on_rollouts[~on_rollouts["metric"].isin(list(same))]),
-        failures=drift.failure_table(records.outcomes),
-        failures_by_length=drift.failures_by_length(records.outcomes),
+        failures=failure_table(records.outcomes),
+        failures_by_length=failures_by_length(records.outcomes),
         doses=dose_responses(used_runs),
         ledger=steps,
         ledger_by_arm=judge_table(by_arm, steps),

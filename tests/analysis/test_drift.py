@@ -11,6 +11,7 @@ from scipy import stats
 
 from analysis.display.markup import bracket
 from analysis.drift import estimate as drift
+from analysis.drift import failures
 from analysis.records.runs import Run
 from analysis.report.evidence import gather
 from analysis.report.tables import summary_rows
@@ -203,7 +204,7 @@ def test_the_failure_table_adds_up_to_the_verdicts(evidence):
 def test_sizes_are_read_and_new_outcomes_counted():
     outcomes = {"outcome": ["timeout", "new_kind"], "verdicts": [2, 1]}
     outcomes = pd.DataFrame({"judge": "j", "role": "acting"} | outcomes)
-    (row,) = drift.failure_table(outcomes).to_dict("records")
+    (row,) = failures.failure_table(outcomes).to_dict("records")
     assert (row["scored"], row["timeout"], row["new_kind"], row["verdicts"]) == (0, 2, 1, 3)
     assert parameters("135M") == 1.35e8 and parameters("7b") == 7e9
     assert parameters("") is None and parameters("large") is None
@@ -224,12 +225,12 @@ def counted(lengths: list[float], lost: list[bool]) -> pd.DataFrame:
 
 def test_failures_by_length_find_the_long_answers_that_lose_theirs():
     lengths = [float(k) for k in range(100)]
-    table = drift.failures_by_length(counted(lengths, [k >= 95 for k in range(100)]))
+    table = failures.failures_by_length(counted(lengths, [k >= 95 for k in range(100)]))
     assert len(table) == 10 and table["verdicts"].tolist() == [20] * 10
     assert table["mean"].tolist() == [0.0] * 9 + [0.5]
     assert table["words_high"].iloc[-1] == 99 and set(table["n"]) == {2}
     # one length is one bin
-    table = drift.failures_by_length(counted([7.0] * 10, [True] + [False] * 9))
+    table = failures.failures_by_length(counted([7.0] * 10, [True] + [False] * 9))
     assert table[["words_low", "words_high", "mean"]].to_numpy().tolist() == [[7.0, 7.0, 0.1]]
 
 
@@ -239,7 +240,7 @@ def test_the_deciles_of_counts_are_those_of_pandas(rows):
     lengths, lost = (list(column) for column in zip(*rows, strict=True))
     each = counted([float(words) for words in lengths], lost)
     by = ["cell", "judge", "role", "outcome", "words"]
-    table = drift.failures_by_length(each.groupby(by, as_index=False)["verdicts"].sum())
+    table = failures.failures_by_length(each.groupby(by, as_index=False)["verdicts"].sum())
     bins = pd.qcut(each["words"], 10, labels=False, duplicates="drop").fillna(0)
     shares = each["outcome"].ne("scored").groupby(bins.to_numpy()).mean()
     assert table["mean"].tolist() == pytest.approx(shares.tolist())
