@@ -18,6 +18,7 @@ from experiments.evaluate import main
 from experiments.evaluation import baselines, chosen, datasets
 from experiments.evaluation.options import Options
 from experiments.tracking.store import load_mlflow
+from study.cell.folder import CellFolder
 from study.cell.records import write_part
 from study.tasks.datasets.sets import reported
 from study.tasks.datasets.table import open_table
@@ -96,7 +97,8 @@ def test_the_untrained_model_of_a_runs_adapter_is_asked_as_the_runs(cell, root, 
     model, changed = datasets._untrained(options, "base@1 + checkpoint-3")
     assert model.startswith("base@")
     read = main.read(shlex.split(baselines.typed(options, "untrained", changed))[3:])
-    assert (read.run, read.checkpoint, read.adapter, read.limit) == (cell, 0, None, 5)
+    assert (read.run, read.checkpoint, read.adapter) == (CellFolder(cell), 0, None)
+    assert read.limit == 5
 
 
 def test_a_tracked_runs_numbers_are_metrics_of_its_model(evaluate, cell, runs):
