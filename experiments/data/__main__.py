@@ -30,7 +30,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from experiments.data import prompt_files
-from experiments.data.bias_set import BiasSetOptions, bias_set
+from experiments.data.bias_set import bias_set
+from experiments.data.bias_set_options import BiasSetOptions
 from experiments.data.download import completed, download
 from experiments.data.draw import draw
 from experiments.data.parts import part, registered_parts, stem_of

@@ -67,6 +67,8 @@ def _preset(group: str, data: object) -> str:
     with which it has the most values in common."""
     names = [name for name in preset_names(group) if name != "base"]
     flat = flatten(data)
+    if flat.get("name") in names and group not in ("reward", "scaffold"):
+        return str(flat["name"])
     best, most = "", float("-inf")
     for name in names:
         values = flatten(read_preset(group, name))

@@ -219,8 +219,8 @@ def test_a_table_of_others_judgements_holds_nothing_that_a_terminal_obeys(tmp_pa
         (["judgebench", "out=t.csv"], "needs a word for file"),
         (["other", "in.jsonl", "out=t.csv"], "one of alpaca_eval, judgebench"),
         (["judgebench", "in.jsonl", "out=t.json"], "must end in .csv"),
-        (["llmbar", "in.jsonl", "out=t.csv"], "which judge"),
-        (["judgebench", "in.jsonl", "out=t.csv"], "which judge"),
+        (["llmbar", "in.jsonl", "out=t.csv"], "does not name its judge"),
+        (["judgebench", "in.jsonl", "out=t.csv"], "does not name its judge"),
         (
             ["judgebench", "in.jsonl", "out=t.csv", "truth=x"],
             "truth= has no meaning with analysis.importers judgebench",

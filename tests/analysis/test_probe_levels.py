@@ -13,7 +13,6 @@ from statsmodels.stats.weightstats import ttost_paired
 
 from analysis.probes import levels
 from analysis.probes.effects import clustered_mean, effects, tost
-from analysis.probes.levels import repeats
 from analysis.statistics.power import smallest_effect
 from tests.analysis.conftest import clustered
 
@@ -85,7 +84,7 @@ def test_without_spread_or_repeats_there_is_no_interval_and_no_flip():
     assert row["value"] == 1.0 and math.isnan(row["low"]) and math.isnan(row["high"])
     table = verdicts(("a", "a/1", math.nan), columns="prompt_id probe_id score")
     table = table.assign(setting="repeat T=1", temperature=1.0, order=math.nan)
-    row = repeats.repeats(table).iloc[0]
+    row = levels.repeats(table).iloc[0]
     assert math.isnan(row["flips"]) and (row["texts"], row["too_few"]) == (0, 1)
 
 

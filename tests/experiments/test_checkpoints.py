@@ -140,7 +140,7 @@ def test_without_a_sound_checkpoint_a_cell_begins_at_its_first_step(two, tmp_pat
 
 @pytest.mark.parametrize(("cell_id", "steps"), [("id", 9), ("other", 12)])
 def test_a_checkpoint_of_another_config_is_refused_and_kept(two, cell_id, steps):
-    with pytest.raises(UserError, match="another config"):
+    with pytest.raises(UserError, match="a different config"):
         resume(two, cell_id, steps)
     assert newest(two) == (two.checkpoints / "checkpoint-10", 10)
 

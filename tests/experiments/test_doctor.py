@@ -46,7 +46,7 @@ def test_a_problem_says_what_to_type_and_ends_in_1(monkeypatch, capsys) -> None:
     assert doctor.main([]) == 1
     printed = capsys.readouterr().out
     assert "PROBLEM  torch  \\x1b[31mgone" in printed and "type: pip install torch" in printed
-    assert "1 problem:" in printed
+    assert "1 problem; each line ends with what to type." in printed
 
 
 def test_keys_are_told_by_name_only(monkeypatch, capsys) -> None:

@@ -13,6 +13,7 @@ from experiments.evaluate import main
 from experiments.evaluation import generate
 from experiments.evaluation.collect import fill, read_responses
 from experiments.evaluation.options import Options
+from study.cell.folder import CellFolder
 from study.config.schema import Endpoint
 from study.errors import UserError
 from tests.experiments.conftest import PROMPTS
@@ -25,6 +26,8 @@ def single(*prompts: str) -> dict[str, list[dict[str, str]]]:
 
 
 def made(**options: Any) -> generate.Source:
+    if "run" in options:
+        options["run"] = CellFolder(options["run"])
     source = generate.source_of(Options(**options))
     assert source is not None
     return source

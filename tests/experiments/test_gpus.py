@@ -131,7 +131,7 @@ def test_cells_get_what_judges_leave(
 def test_a_judge_that_leaves_nothing_is_refused(tmp_path, gpus_here, here, serve, sweep) -> None:
     gpus_here(here)
     todo = made(tmp_path / "runs", 2, serve={"auto": True, **serve}, **sweep)
-    with pytest.raises(UserError, match="nothing is left for a cell") as refused:
+    with pytest.raises(UserError, match="none is left for a cell") as refused:
         stop_at_problem(check_device(todo))
     assert "judge=fake here" in str(refused.value) and f"use {here}," in str(refused.value)
     assert "gpu_memory_utilization=.5 sweep.gpus_per_cell=.5" in str(refused.value)

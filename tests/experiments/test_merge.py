@@ -68,7 +68,7 @@ def test_the_folder_is_all_that_a_server_needs(cell, tmp_path):
         (["run={cell}", "out={out}", "checkpoint=last"], "checkpoint=last is not legal"),
         (["run={cell}", "out={out}", "checkpoint=7"], "does not exist"),
         (["run={out}", "out={out}"], "is not a cell"),
-        (["run={cell}", "out={cell}"], "not empty"),
+        (["run={cell}", "out={cell}"], "is not an empty folder"),
         (["run={cell}", "out={out}", "model=another"], "and model=another"),
     ],
 )

@@ -152,7 +152,7 @@ def test_strata_have_their_shares():
 def test_bad_requests_are_said(monkeypatch):
     monkeypatch.setattr(selection, "MOST", 3)
     texts = ["a", "b", "c", "d"]
-    for asked, said in ((0, "random"), "n=0"), ((5, "random"), "out of 4"), ((2,), "at most 3"):
+    for asked, said in ((0, "random"), "n=0"), ((5, "random"), "from 1 to 4"), ((2,), "at most 3"):
         with pytest.raises(UserError, match=said):
             selection.choose(texts, *asked)
     assert len(selection.choose(texts, 2, "stratified")) == 2

@@ -196,7 +196,7 @@ def test_a_server_without_owner_is_stopped_before_its_book_goes(left_server, pri
     service, process = left_server
     runs, book = f"runs_dir={service.folder.parent.parent}", service.folder / BOOK
     shown = printed(clean.main, runs)
-    assert str(book) in shown and f"may go: {format_size(size(book))}" in shown
+    assert str(book) in shown and f"can be removed: {format_size(size(book))}" in shown
     assert process.poll() is None
     threading.Thread(target=process.wait, daemon=True).start()  # as init does for an orphan
     assert "Removed: 1 of 1" in printed(clean.main, runs, "yes=true")

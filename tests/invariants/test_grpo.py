@@ -2,7 +2,6 @@
 
 import math
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow.dataset as ds
@@ -179,10 +178,13 @@ def test_cutting_a_step_into_micro_batches_changes_nothing(whole, tmp_path, cach
 
 
 def test_a_checkpoint_counts_when_complete_and_a_micro_batch_divides(whole, tmp_path):
-    path, step = newest(Path(whole.trainer.args.output_dir))
+    trained, unfinished = CellFolder(tmp_path / "trained"), CellFolder(tmp_path / "unfinished")
+    trained.path.mkdir()
+    trained.checkpoints.symlink_to(whole.trainer.args.output_dir)
+    path, step = newest(trained)
     assert step == 2 and path is not None and path.name == "checkpoint-2"
-    (tmp_path / "checkpoint-7").mkdir()
-    assert newest(tmp_path) == (None, 0)
+    (unfinished.checkpoints / "checkpoint-7").mkdir(parents=True)
+    assert newest(unfinished) == (None, 0)
     with pytest.raises(UserError, match="micro_batch=3 does not divide the 8 rollouts"):
         grpo_config(study(micro_batch=3), tmp_path)
 

@@ -228,7 +228,7 @@ def test_a_study_is_a_name_in_the_folder_of_runs(runs_dir: Path) -> None:
         (["study=third", "runs_dir=nowhere"], "nowhere holds no study. Type for"),
         (["study=runs/first"], "study=first runs_dir=runs. Type for"),
         (["study=first", "out=nowhere/file"], "Type: mkdir -p"),
-        (["study=first", "out=runs"], "it is a folder. Name a file in it: out=runs/NAME"),
+        (["study=first", "out=runs"], "it is a folder. Name a file in it, such as out=runs/NAME"),
     ],
 )
 def test_a_study_or_a_file_that_cannot_be_is_said_before_the_work(runs_dir, words, message) -> None:

@@ -219,7 +219,7 @@ def test_a_damaged_row_group_costs_its_steps(tmp_path, capsys):
     assert set(read) == set(before) - set(steps)
     (sentence,) = map(left_out, lost)
     assert sentence.startswith("cell/verdicts/steps-000001-000040.parquet is left out at steps ")
-    assert f"at steps {steps[0]} to {steps[-1]}: it is not what was written" in sentence
+    assert f"at steps {steps[0]} to {steps[-1]}: it was altered: its digest differs" in sentence
     with pytest.raises(Damaged, match=f"damaged at steps {steps[0]} to {steps[-1]}"):
         list(read_all(kind))
     assert frozen(read_part(at_step(kind, 1))) == before[1]

@@ -221,7 +221,7 @@ def test_the_most_frequent_program_is_that_of_the_records(cell):
         for record in read_part(part, ["domain", "outcome", "completion"]).to_pylist():
             if record["outcome"] == "ok":
                 counts[record["domain"]][record["completion"].strip()] += 1
-    frequent = baselines.frequent(cell)
+    frequent = baselines.frequent(CellFolder(cell))
     assert frequent.keys() == counts.keys()
     for domain, (text, python) in frequent.items():
         assert counts[domain][text] == max(counts[domain].values())

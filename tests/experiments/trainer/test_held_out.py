@@ -119,7 +119,9 @@ def test_a_kept_step_is_a_policy_that_other_commands_take(evaluated, tmp_path):
     for step, name in ((0, "kept/step-0"), (2, "kept/step-2"), (None, "policy")):
         (folder / "policy").mkdir(exist_ok=True)
         assert trained_policy(CellFolder(folder), step)[1] == folder / name
-    with pytest.raises(UserError, match="this run has step-0, step-2, step-3"):
+    with pytest.raises(
+        UserError, match="this run has checkpoint-2, checkpoint-3, step-0, step-2, step-3"
+    ):
         trained_policy(CellFolder(folder), 9)
 
 
@@ -276,6 +278,7 @@ class Strides:
 
     folder = "the first folder"
     length = 10**9
+    mixture = SimpleNamespace(domains={})
 
     def __init__(self, options, seed):
         self.size, self.seed = options.train_rows, seed
@@ -297,7 +300,8 @@ class Strides:
 
 @pytest.fixture
 def strided(monkeypatch):
-    monkeypatch.setattr(instruct_mini, "Order", Strides, raising=False)
+    kind = type(instruct_mini.TASK)
+    monkeypatch.setattr(kind, "order", lambda self, options, seed: Strides(options, seed))
     monkeypatch.setattr(Strides, "folder", "the first folder")
 
 
@@ -346,7 +350,7 @@ def test_a_task_without_an_order_is_drawn_by_trl_as_ever(tmp_path, cache):
 
 def test_a_checkpoint_notes_its_position_and_the_policy_does_not(strided, tmp_path, cache):
     run(study(steps=2), tmp_path, cache)
-    checkpoint = tmp_path / "ck" / "checkpoint-2"
+    checkpoint = tmp_path / "checkpoints" / "checkpoint-2"
     noted = json.loads((checkpoint / POSITION).read_text())
     assert noted == {"position": 4, "from": "the first folder", "next": [4, 9]}
     assert POSITION in checkpoints.read_manifest(checkpoint)["files"]
@@ -358,7 +362,7 @@ def test_a_checkpoint_notes_its_position_and_the_policy_does_not(strided, tmp_pa
 def test_a_resumed_run_goes_on_where_the_order_was(strided, tmp_path, cache):
     config = study(steps=4, micro_batch=2, save_steps=2)
     whole = run(config, tmp_path, cache)
-    checkpoints.remove(tmp_path / "ck" / "checkpoint-4")
+    checkpoints.remove(tmp_path / "checkpoints" / "checkpoint-4")
     again = run(config, tmp_path, cache, resume=2)
     assert len(drawn(again)) == 8 and again.trainer.state.global_step == 4
     assert again.records == whole.records
@@ -366,7 +370,7 @@ def test_a_resumed_run_goes_on_where_the_order_was(strided, tmp_path, cache):
 
 def test_another_order_is_refused(strided, tmp_path, cache, monkeypatch):
     outcome = run(study(steps=2), tmp_path, cache)
-    checkpoint = tmp_path / "ck" / "checkpoint-1"
+    checkpoint = tmp_path / "checkpoints" / "checkpoint-1"
     outcome.trainer.check_order(checkpoint)
     monkeypatch.setattr(Strides, "folder", "prepared anew")
     words = r"checkpoint-1 has a different order.*its from is the first folder, and now prepared"

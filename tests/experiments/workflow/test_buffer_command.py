@@ -104,7 +104,7 @@ def test_a_row_that_does_not_fit(commands, changed, said):
         (["mode=nearest"], "one of cosine, mmr, facility"),
         (["k=0"], "k=0 is not legal"),
         (["quantile=1"], "quantile=1"),
-        (["query=gone.json"], "query=gone.json is no file"),
+        (["query=gone.json"], "query=gone.json is not a file"),
         (["query={"], "is not JSON"),
         (['query={"id": 1, "domain": "math"}'], "prompt is None"),
     ],

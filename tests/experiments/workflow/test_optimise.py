@@ -13,6 +13,7 @@ from experiments.workflow.operators.base import DOMAINS
 from experiments.workflow.problem import Problem
 from experiments.workflow.prompt import Prompter
 from experiments.workflow.world import version_of
+from study.cell.folder import CellFolder
 from study.cell.records import write_part
 from study.config.compose import CONF, load_executor, load_presets
 from study.config.schema import Study
@@ -229,7 +230,7 @@ def test_the_commonest_faults_of_a_run_are_told(tmp_path):
     (tmp_path / "rollouts").mkdir()
     kinds = {"step": "int32", "outcome": "string", "completion": "string"}
     write_part(tmp_path / "rollouts" / "step-000001.parquet", records, kinds)
-    (first, count), (second, twice), (third, once) = optimise.faults(tmp_path, "dsl")
+    (first, count), (second, twice), (third, once) = optimise.faults(CellFolder(tmp_path), "dsl")
     assert (count, twice, once) == (3, 2, 1)
     assert "Review" in first
     assert "unknown_operator" in second
@@ -271,4 +272,4 @@ def test_the_policy_of_a_run_is_shown_both_and_its_programs_count(
     assert (result["n"], result["n_missing"], result["adopted"]) == (10, 0, False)
     assert (result["old"]["accuracy"], result["new"]["accuracy"]) == (0.0, 0.0)
     assert result["old"]["prompt_version"] != result["new"]["prompt_version"]
-    assert optimise.trained_prompts(folder) == {drawn.prompt_id}
+    assert optimise.trained_prompts(CellFolder(folder)) == {drawn.prompt_id}
