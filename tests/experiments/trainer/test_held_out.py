@@ -355,7 +355,7 @@ def test_a_checkpoint_notes_its_position_and_the_policy_does_not(strided, tmp_pa
     assert noted == {"position": 4, "from": "the first folder", "next": [4, 9]}
     assert POSITION in checkpoints.read_manifest(checkpoint)["files"]
     assert checkpoints.fault(checkpoint) == ""
-    checkpoints.save_policy(checkpoint, tmp_path / "policy")
+    checkpoints.save_policy(CellFolder(tmp_path), 2)
     assert not (tmp_path / "policy" / POSITION).exists()
 
 
