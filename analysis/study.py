@@ -1,4 +1,4 @@
-"""A study as a notebook asks it: what was read, and how far an arm moved.
+"""A study as a notebook asks it: what was read, and how far an arm moved::
 
 study = read_study("runs/quickstart")
 study.shift("length", judge="sim-verbose", beyond="sim-fair")
@@ -7,11 +7,12 @@ study.shift("truth", judge="sim-verbose", on="rollouts")
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from analysis.drift.estimate import SCORES, base_arm, difference, mean_shift, usable_cells
+from analysis.drift.estimate import SCORES, difference, mean_shift, usable_cells
 from analysis.frozen.effects import Effects, On, effects_of
+from analysis.interventions.estimate import base_of
 from analysis.records import runs as records
 from analysis.records.runs import Records
 from analysis.statistics.estimate import Estimate
@@ -23,16 +24,23 @@ from study.features import FEATURES
 class Study(Records):
     """Everything numeric that a study has on record, with its answers to questions."""
 
+    _effects: dict[On | None, Effects] = field(default_factory=dict, repr=False, compare=False)
+
     def effects(self, on: On | None = None) -> Effects:
-        """The shifts that the study's report rests on, or those ``on`` other answers."""
-        cells = {*usable_cells(self.table)}
-        used_runs = [run for run in self.runs if run.cell in cells]
-        return effects_of(used_runs, base_arm(self.table[self.table["cell"].isin(cells)]), on=on)
+        """The shifts that the study's report rests on, or those ``on`` other answers: of finished
+        runs, or of all where none has finished. Computed once."""
+        if on not in self._effects:
+            cells = {*usable_cells(self.table)}
+            used_runs = [run for run in self.runs if run.cell in cells]
+            settings = [(run.arm, run.seed, run.identity) for run in used_runs]
+            base = base_of(self.table[self.table["cell"].isin(cells)], settings)
+            self._effects[on] = effects_of(used_runs, base, on=on)
+        return self._effects[on]
 
     def shift(
         self, metric: str, judge: str, beyond: str | None = None, on: On | None = None
     ) -> Estimate:
-        """How far a judge's finished runs moved, with the 95 % interval over runs of the report.
+        """How far a judge's runs moved (see `effects`), with the report's 95 % interval over runs.
 
         Args:
             metric: a score (truth, judge_score, reward, gap), or one of `study.features.FEATURES`
@@ -41,7 +49,7 @@ class Study(Records):
             beyond: another arm: how much further, paired by seed.
             on: held_out or rollouts; by default what the report rests on.
 
-        Raises UserError: no such metric, or no finished run of an arm.
+        Raises UserError: no such metric, or no such run of an arm.
         """
         if metric not in (*SCORES, *FEATURES):
             raise UserError(

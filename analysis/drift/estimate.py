@@ -414,7 +414,8 @@ def mean_shift(runs: pd.DataFrame, ratios: RunVariance) -> Estimate:
 
 def difference(treated: pd.DataFrame, base: pd.DataFrame, ratios: RunVariance) -> Paired:
     """How much further the runs of one arm moved than those of another, paired by seed: rows of
-    `run_shifts` of one metric, indexed by seed."""
+    `run_shifts` of one metric, indexed by seed. Groups are paired, so that the difference has half
+    of the degrees of freedom that those of both have."""
     return paired_difference(
         treated["shift"],
         base["shift"],

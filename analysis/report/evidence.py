@@ -182,7 +182,9 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
     by_arm = sorted(used_runs, key=lambda run: (run.arm, run.seed))
     same = drift.one_behaviour(used_runs, list(spread))
     effects = effects_of(used_runs, base, spread, scale=_score_scale(records.runs))
-    on_rollouts = drift.run_shifts(used_runs, varying)
+    on_rollouts = (
+        effects.behaviours if effects.on == "rollouts" else drift.run_shifts(used_runs, varying)
+    )
     steps = ledger(by_arm)
     predicted, calibration, no_prediction = _predictions(by_arm)
     runs, unread = with_replays(by_arm, records.folder)
