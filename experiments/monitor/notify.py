@@ -249,11 +249,11 @@ def facts_of(
         rung: the alarms that it is about.
         more: further facts, texts for people among them.
     """
-    sentences = [f"{alarm.cell}  {alarm.describe()}" for alarm in rung]
-    others = f"; and {len(sentences) - 1} more alarms" if len(sentences) > 1 else ""
-    words = (
-        f"{sentences[0]}{others}" if event == "alarm" else f"{state}. {summary(dict(sweep_totals))}"
-    )
+    if event == "alarm":
+        others = f"; and {len(rung) - 1} more alarms" if len(rung) > 1 else ""
+        words = f"{rung[0].cell}  {rung[0].describe()}{others}"
+    else:
+        words = f"{state}. {summary(dict(sweep_totals))}"
     facts = {
         "event": event,
         "study": study,

@@ -85,7 +85,7 @@ def test_a_key_opens_our_own_server(fake, monkeypatch):
     ("mode", "timeout", "message"),
     [
         ("die", 30.0, r"(?s)ended with exit code 1 .*OutOfMemoryError: too little of \*\*\* on"),
-        ("hang", 0.5, r"(?s)did not answer at .* within 0\.5 s.*still loading weights"),
+        ("hang", 0.5, r"(?s)did not answer at .* within 0\.5 s.*The end of .*\.log:"),
         ("other", 30.0, r"serves another-model, but the judge needs .*'tiny'"),
     ],
 )

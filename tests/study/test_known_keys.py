@@ -68,12 +68,20 @@ def test_base64_and_two_kinds_of_escapes_hide_no_key() -> None:
     assert blot_key(f"see {written} there", KEY) == "***"
 
 
-@settings(deadline=None, max_examples=200)
-@given(st.text(alphabet="ab%/+=&<-_.:1", min_size=8, max_size=40), st.sampled_from(sorted(WRITTEN)))
-def test_no_form_of_any_key_is_left(key: str, form: str) -> None:
-    """Of letters and marks as keys have them: no key has a backslash."""
-    written = WRITTEN[form](key)
-    assert written not in blot_key(f"[{written}]", key)
+@pytest.mark.parametrize("examples", [30, pytest.param(300, marks=pytest.mark.long)])
+def test_no_form_of_any_key_is_left(examples: int) -> None:
+    """Of letters and marks as keys have them: no key has a backslash. A key takes a quarter of a
+    second, which is its pattern."""
+
+    @settings(deadline=None, max_examples=examples)
+    @given(
+        st.text(alphabet="ab%/+=&<-_.:1", min_size=8, max_size=40), st.sampled_from(sorted(WRITTEN))
+    )
+    def holds(key: str, form: str) -> None:
+        written = WRITTEN[form](key)
+        assert written not in blot_key(f"[{written}]", key)
+
+    holds()
 
 
 def test_what_only_resembles_a_key_stays() -> None:
