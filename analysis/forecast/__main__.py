@@ -1,4 +1,4 @@
-"""What each judge would teach, before anybody trains: from the first rollouts alone."""
+"""What each judge would teach, from the first rollouts of a study."""
 
 from __future__ import annotations
 

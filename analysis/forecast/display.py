@@ -14,6 +14,7 @@ from analysis.forecast.estimate import Push, Pushes
 from analysis.forecast.study import InUnits
 from analysis.forecast.units import FORECAST, MOVES, MethodScore
 from analysis.statistics.estimate import columns
+from study.screen import plural
 
 SHOWN = 4
 """Behaviours that are shown in full: those that the judges differ on most."""
@@ -39,10 +40,21 @@ def text(pushes: Pushes, units: InUnits) -> str:
     return "\n".join(filter(None, texts))
 
 
+def _where(result: Pushes) -> str:
+    """On what the pushes rest."""
+    groups = f"{plural(result.groups, 'group')} of {plural(result.prompts, 'prompt')}"
+    if result.steps == 1:
+        return f"at the first step, before any judge has taught anything ({groups})"
+    return (
+        f"over the first {result.steps} steps of all arms ({groups}; from step 2 on by policies"
+        " that their judges have begun to train)"
+    )
+
+
 def _pushes(result: Pushes) -> list[str]:
     table = pd.DataFrame([columns(line, push="") for line in result.pushes])
     lines = [
-        f"Push at the first step, in SDs of each behaviour ({result.prompts} prompts):",
+        f"Push in SDs of each behaviour, {_where(result)}:",
         table.pivot(index="judge", columns="feature", values="in_sds").round(3).to_string(),
     ]
     for name in moved_most(result.pushes):

@@ -1,12 +1,15 @@
-"""What each judge would push, before anybody trains: from the first rollouts alone.
+"""What each judge would push, from the first rollouts of a study.
 
-Every candidate scores the rollouts of a study's first step, the scores become the rewards and
+Every candidate scores the rollouts of a study's first steps, the scores become the rewards and
 advantages that training would have made, and judges are ranked by the push E Cov(A, z) on each
 behaviour, with intervals over prompts. `analysis.forecast.units` turns it into shifts at the
 end of training.
 
 `rank` says how sure the order of the judges is: prompts are drawn again for all of them at once, so
 what prompts share does not blur it.
+
+The rollouts are those of all runs of the study. In the first step no judge has taught anything yet;
+those of later steps are drawn by policies that the study's judges have begun to train.
 """
 
 from __future__ import annotations
@@ -110,7 +113,7 @@ class Rollouts:
 
 @dataclass(frozen=True)
 class Push:
-    """What one judge would do to one behaviour at the first step.
+    """What one judge would do to one behaviour on the first rollouts.
 
     ``push`` is the mean within-group Cov(advantage, feature) with its t interval over prompts;
     ``in_sds`` the same in SDs of the feature over rollouts.
@@ -323,10 +326,12 @@ def ask(study_dir: Path, judges: str, steps: int = 1) -> FirstRewards:
 
 @dataclass(frozen=True)
 class Pushes:
-    """The push of every candidate on every behaviour, from the first ``steps`` steps of a study."""
+    """The push of every candidate on every behaviour, from the first ``steps`` steps of a study:
+    so many groups of rollouts, to so many different prompts."""
 
     study: str
     steps: int
+    groups: int
     prompts: int
     pushes: list[Push]
     ranks: list[Ranked]
@@ -334,7 +339,8 @@ class Pushes:
     def numbers(self) -> dict[str, object]:
         """For JSON."""
         return {
-            **{"study": self.study, "steps": self.steps, "prompts": self.prompts, "unit": "prompt"},
+            **{"study": self.study, "steps": self.steps, "unit": "prompt"},
+            **{"groups": self.groups, "prompts": self.prompts},
             "pushes": [columns(line, push="") for line in self.pushes],
             "ranks": [columns(line, rank="") for line in self.ranks],
         }
@@ -351,7 +357,8 @@ def forecast(first_rewards: FirstRewards) -> Pushes:
     return Pushes(
         study=first_rewards.study,
         steps=first_rewards.steps,
-        prompts=len(first_rewards.rollouts.rows),
+        groups=len(first_rewards.rollouts.rows),
+        prompts=len({row.prompt_id for row in first_rewards.rollouts.rows}),
         pushes=lines,
         ranks=rank(by_judge, first_rewards.rollouts.names) if by_judge else [],
     )

@@ -43,7 +43,7 @@ _GROWTH = (1e-6, 6.0)
 
 @dataclass(frozen=True)
 class Start:
-    """Behaviours and truth of the first rollouts, before any judge taught anything.
+    """Behaviours and truth of the first rollouts.
 
     Attributes:
         names: the K behaviours and, last, the truth: K1 = K + 1.

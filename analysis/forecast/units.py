@@ -54,7 +54,7 @@ def exposure(trainer: Trainer) -> float:
 
 @dataclass(frozen=True)
 class Candidates:
-    """A judges before training: start, and of each bias (A, K), push (A, K1) and exposure (A,)."""
+    """A judges: the start, and of each its bias (A, K), push (A, K1) and exposure (A,)."""
 
     arms: tuple[str, ...]
     start: Start
