@@ -44,6 +44,8 @@ settings.load_profile("standard")
 ROOT = commands.ROOT
 SMALL_STUDY = ("debug=tiny", "judge=sim-fair,sim-flaky", "seed=3,4", "shadow=[sim-verbose]")
 """What `small_study` is made by; under these seeds the flaky judge fails somewhere."""
+QUICKSTART_JUDGES = ("sim-fair", "sim-verbose", "sim-flattery")
+"""What `quickstart` is made by, a sweep each."""
 RECORDS_ONLY = ("debug=tiny", "sweep.report=false", "tracking=none")
 """A tiny study of which a test reads the records alone."""
 S3_KEYS = {
@@ -299,6 +301,22 @@ def small_study(together, trained, tmp_path_factory) -> Path:
     runs_dir = tmp_path_factory.mktemp("runs")
     shutil.copytree(source, runs_dir, symlinks=True, dirs_exist_ok=True)
     return runs_dir / "debug"
+
+
+@pytest.fixture(scope="session")
+def quickstart(together, trained) -> Path:
+    """The quickstart, trained whole: three judges x three seeds x 40 steps; the study's folder.
+
+    It is trained once for all workers, and nobody writes to it.
+    """
+    source, whole = together / "quickstart_runs", together / "quickstart_runs.whole"
+    with locks.held(together / "quickstart_runs.lock"):
+        for judge in () if whole.exists() else QUICKSTART_JUDGES:
+            words = (f"judge={judge}", "sweep.threads=1", "sweep.report=false", "tracking=none")
+            done = trained(source, *words)
+            assert done.returncode == 0, done.stdout + done.stderr
+        whole.touch()
+    return source / "quickstart"
 
 
 @pytest.fixture(scope="session")
