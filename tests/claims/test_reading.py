@@ -1,6 +1,8 @@
 """The numbers of README.md and docs, and whether a wrong one would be seen."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -150,8 +152,8 @@ def test_a_wrong_number_of_a_page_is_seen_and_written(checked):
 
 @pytest.mark.long
 def test_the_pages_have_the_numbers_of_the_quickstart(quickstart, tmp_path):
-    """Whole: three judges, three seeds, 40 steps. On another kind of machine than the pages were
-    written on, numbers are near."""
+    """Whole: three judges, three seeds, 40 steps, and the first page's picture of it. On another
+    kind of machine than the pages were written on, numbers are near."""
     made = studies()[QUICKSTART]
     shutil.copytree(quickstart.parent, tmp_path / "runs")
     folder = tmp_path / "runs" / QUICKSTART
@@ -162,3 +164,8 @@ def test_the_pages_have_the_numbers_of_the_quickstart(quickstart, tmp_path):
     near = 0.0 if digest_of(folder) == made.digest else made.near
     assert [each.line() for each in lines if not rounds_to(each.text, each.value, near)] == []
     assert len(lines) >= 50
+    for picture in () if near else ("quickstart.svg", "quickstart-narrow.svg"):
+        drawn = tmp_path / picture
+        words = [sys.executable, "docs/site/picture.py", str(folder), str(drawn)]
+        subprocess.run(words, cwd=ROOT, check=True)
+        assert drawn.read_bytes() == (ROOT / "docs" / picture).read_bytes(), picture
