@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.display.markup import MISSING, estimate
+from analysis.display.markup import MISSING, TEXTS, estimate
 from analysis.display.printed import NO_RUN, with_problems
 from analysis.ledger.estimate import ERRORS, SHARES, judge_table, ledger
 from analysis.records.runs import read_runs
@@ -14,6 +14,9 @@ from study.cli import StudyOptions, command, output
 from study.rewards.failure import REPLAY_POLICIES
 
 _PER_FEATURE = ("bias", "cov", "cov_truth", "cov_bias", "cov_bias_none", "unique", *ERRORS)
+_AT_EQUAL_TRUTH = tuple(f"given_truth/{level}" for level in TEXTS["levels"])
+_LOST = ("truth_push", "lost", "lost_share", "lost_low", "lost_high")
+"""Of an arm that misses a verdict."""
 _PER_RUN = (
     *("unscored", "tied", "dead", "too_few", "phi", "j", "gain", "gain_tied", "amplification"),
     *("slope", *SHARES, "bias_share_none"),
@@ -46,9 +49,12 @@ def main(options: Options) -> int:
         lines += [f"  {metric:<18} {text[metric]}" for metric in _PER_RUN]
         lines += [f"  {metric:<24} {text[metric]}" for metric in (*aligned, *_PER_POLICY)]
         width = 2 + max(map(len, (*runs[0].names, "repetition")))
-        lines.append(f"  {'feature':<{width}}" + "".join(f"{key:<32}" for key in _PER_FEATURE))
+        keys = (*_PER_FEATURE, *_AT_EQUAL_TRUTH, *(_LOST if rows["mean"]["unscored"] else ()))
+        known = {key for key in keys for name in runs[0].names if f"{key}/{name}" in text}
+        keys = [key for key in keys if key in known]
+        lines.append(f"  {'feature':<{width}}" + "".join(f"{key:<32}" for key in keys))
         for name in runs[0].names:
-            columns = [text[f"{key}/{name}"] for key in _PER_FEATURE]
+            columns = [text.get(f"{key}/{name}", MISSING) for key in keys]
             if set(columns) != {MISSING}:
                 lines.append(f"  {name:<{width}}" + "".join(f"{column:<32}" for column in columns))
     print(with_problems(lines or [NO_RUN], [*problems, *steps.attrs["problems"]]))

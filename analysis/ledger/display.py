@@ -1,16 +1,17 @@
-"""The figure and the tables of the ledger."""
+"""The figure, the tables and the sentences of the ledger."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from statsmodels.stats.multitest import multipletests
 
 from analysis.display import markup
 from analysis.display.figures import blank, palette, style
-from analysis.display.markup import DECIMALS, TEXTS
+from analysis.display.markup import DECIMALS, TEXTS, listed, render_text
 from study.screen import plural
 
 if TYPE_CHECKING:
@@ -75,3 +76,116 @@ def calibration_table(table: pd.DataFrame) -> pd.DataFrame:
         table["slope"], table["low"], table["high"], strict=True)]  # fmt: skip
     shown = table.drop(columns=["low", "high"]).assign(slope=slopes)
     return shown.dropna(axis="columns", how="all").rename(columns=TEXTS["calibration"])
+
+
+MOST_NAMED = 2
+"""Behaviours that a sentence names of an arm."""
+LEAST_LOST = 0.02
+"""Share of the truth's push below which its loss is not named: fewer verdicts, missing at random,
+take away a little where the sd of a small group divides."""
+
+
+def lost_sentences(
+    table: pd.DataFrame, spread: Mapping[str, float], same: Collection[str] = ()
+) -> Iterator[str]:
+    """What missing verdicts took of the truth's push, beyond chance: one sentence for each arm.
+
+    Args:
+        table: `analysis.ledger.estimate.judge_table`.
+        spread: standard deviation of each behaviour, in which pushes are told.
+        same: behaviours that go with another, and are not told.
+    """
+    by_metric = table.set_index(["arm", "metric"])
+    for arm, rows in _clear(table, "lost/", spread, same):
+        parts = []
+        for name in rows["behaviour"]:
+            lost = _in_sds(by_metric, arm, f"lost/{name}", spread[name])
+            push = _in_sds(by_metric, arm, f"truth_push/{name}", spread[name])
+            if abs(lost["mean"]) < LEAST_LOST * abs(push["mean"]):
+                continue
+            share = 100 * by_metric.loc[(arm, f"lost_share/{name}"), ["mean", "low", "high"]]
+            least, most = (
+                float(_in_sds(by_metric, arm, f"lost_{end}/{name}", spread[name])["mean"])
+                for end in ("low", "high")
+            )
+            bounds = {"least": markup.number(least, True), "most": markup.number(most, True)}
+            known = np.isclose(least, most)
+            gone = lost["mean"] * push["mean"] > 0
+            lowest, highest = lost["low"], lost["high"]
+            parts.append(
+                render_text(
+                    "findings",
+                    "lost_of" if gone else "added_to",
+                    behaviour=name,
+                    lost=markup.estimate(lost["mean"], lowest, highest),
+                    added=markup.estimate(-lost["mean"], -highest, -lowest),
+                    push=markup.number(push["mean"], sign=True),
+                    share=markup.estimate(*share, sign=False),
+                    worst="" if known else render_text("findings", "worst_of_lost", **bounds),
+                )
+            )
+        if parts:
+            yield _told("lost", arm, parts, by_metric)
+
+
+def paid_sentences(
+    table: pd.DataFrame, spread: Mapping[str, float], same: Collection[str] = ()
+) -> Iterator[str]:
+    """What a judge's error does with behaviours at equal truth, beyond chance: one sentence for
+    each arm. Arguments as of `lost_sentences`."""
+    by_metric = table.set_index(["arm", "metric"])
+    levels = list(
+        dict.fromkeys(m.split("/")[1] for m in table["metric"] if m.startswith("given_truth/"))
+    )
+    order = [level for level in TEXTS["levels"] if level in levels]
+    for arm, rows in _clear(table, "given_truth/", spread, same):
+        parts = []
+        for name in dict.fromkeys(rows["behaviour"]):
+            at = {
+                k: _in_sds(by_metric, arm, f"given_truth/{k}/{name}", spread[name]) for k in order
+            }
+            amounts = [
+                f"{markup.estimate(*row[['mean', 'low', 'high']])} {TEXTS['levels'][level]}"
+                for level, row in at.items()
+                if np.isfinite(row["mean"])
+            ]
+            parts.append(f"{name} {listed(amounts)}")
+        yield _told("given_truth", arm, parts, by_metric)
+
+
+def _clear(
+    table: pd.DataFrame, start: str, spread: Mapping[str, float], same: Collection[str]
+) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Arms with their rows of metrics that begin so and whose p, Holm's over all of these, is below
+    .05; the largest in SDs of their behaviour first."""
+    rows = table[table["metric"].str.startswith(start) & table["p"].notna()]
+    rows = rows.assign(behaviour=rows["metric"].str.removeprefix(start))
+    if start == "given_truth/":
+        rows["behaviour"] = rows["behaviour"].str.partition("/")[2]
+    rows = rows[rows["behaviour"].isin(spread.keys() - set(same))]
+    if rows.empty:
+        return
+    size = (rows["mean"] / rows["behaviour"].map(spread)).abs()
+    rows = rows.assign(size=size, p=multipletests(rows["p"], method="holm")[1])
+    clear = rows[rows["p"] < 0.05].sort_values("size", ascending=False)
+    for arm, of_arm in clear.groupby("arm", sort=True):
+        yield str(arm), of_arm
+
+
+def _in_sds(by_metric: pd.DataFrame, arm: str, metric: str, spread: float) -> pd.Series:
+    """Mean, low and high of a row in SDs of its behaviour."""
+    if (arm, metric) not in by_metric.index:
+        return pd.Series({"mean": np.nan, "low": np.nan, "high": np.nan})
+    return by_metric.loc[(arm, metric), ["mean", "low", "high"]].astype(float) / spread
+
+
+def _told(name: str, arm: str, parts: Sequence[str], by_metric: pd.DataFrame) -> str:
+    more = len(parts) - MOST_NAMED
+    rest = render_text("findings", "more_behaviours", n=plural(more, "more behaviour"))
+    return render_text(
+        "findings",
+        name,
+        arm=arm,
+        behaviours="; ".join(parts[:MOST_NAMED]) + (rest if more > 0 else ""),
+        missing=100 * float(by_metric.loc[(arm, "unscored"), "mean"]),
+    )

@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.ledger.chance import Measured, chance
+from analysis.ledger.given_truth import Levels, given_truth
 from analysis.ledger.judge_error import PARTS, Parts, taken_apart
+from analysis.ledger.missing import truth_push, unscored, worst_cases
 from analysis.ledger.transmission import (
     SCALES,
     comparing,
@@ -24,7 +27,7 @@ from analysis.ledger.transmission import (
 )
 from analysis.records.runs import Run, on_each_core, read_runs, shift
 from analysis.statistics.estimate import known_mean
-from analysis.statistics.intervals import grouped_intervals
+from analysis.statistics.intervals import grouped_intervals, ratio_of_means
 from study.rewards.advantages import advantages
 from study.rewards.failure import REPLAY_POLICIES
 
@@ -90,7 +93,20 @@ def step_row(run: Run, errors: tuple[Parts, Parts] | None = None) -> dict[str, f
         row |= {f"{policy}/cov/{name}": known_mean(moved[:, k]) for k, name in enumerate(run.names)}
     for judge, scores in {"truth": truth, **run.shadows}.items():
         row |= {f"align/{judge}/{key}": value for key, value in with_judge(scores).items()}
-    return row
+    return row | lost_columns(run)
+
+
+def lost_columns(run: Run) -> dict[str, float]:
+    """``truth_push/``, ``lost/``, ``lost_low/`` and ``lost_high/`` of each feature, of the groups
+    given."""
+    push = truth_push(run)
+    low_K, high_K = worst_cases(run, push)
+    columns: dict[str, float] = {}
+    for k, name in enumerate(run.names):
+        columns[f"truth_push/{name}"] = known_mean(push.every[:, k])
+        columns[f"lost/{name}"] = float(push.lost[k])
+        columns |= {f"lost_low/{name}": float(low_K[k]), f"lost_high/{name}": float(high_K[k])}
+    return columns
 
 
 def errors_of(run: Run) -> tuple[Parts, Parts]:
@@ -189,13 +205,18 @@ def gap_table(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def judge_table(runs: Sequence[Run], steps: pd.DataFrame) -> pd.DataFrame:
-    """Run means over steps as one line per arm and metric: mean, low, high (t), n, missing.
+    """Run means over steps as one line per arm and metric: mean, low, high (t), n, missing, p.
 
     ``bias/<feature>`` is refitted on all groups of a run at once: a single step has too few for a
-    vector of features. Finished runs only, or all where none is finished.
+    vector of features. ``given_truth/<level>/<feature>`` is of all groups of a run, too, and
+    ``lost_share/<feature>`` is ``lost/`` as a share of ``truth_push/``, with Fieller's interval.
+    These and ``lost/`` have a ``p``: `analysis.ledger.chance.chance` over the runs of the arm.
+    Finished runs only, or all where none is finished.
     """
     chosen = [run for run in runs if run.done] or list(runs)
-    rows = []
+    levels = Levels.of(chosen)
+    rows: list[tuple[str, str, float]] = []
+    measured: dict[tuple[str, str], list[Measured]] = {}
     for run in chosen:
         of_run = steps[steps["cell"] == run.cell]
         plain = of_run.drop(columns=["cell", "arm", "seed", "done", "step"])
@@ -203,6 +224,41 @@ def judge_table(runs: Sequence[Run], steps: pd.DataFrame) -> pd.DataFrame:
         pooled = within_regression(run.judge - run.truth, run.features)
         means.update(pd.Series({f"bias/{n}": pooled.coef_K[k] for k, n in enumerate(run.names)}))
         means["bias_r2"] = pooled.r2
-        rows += [(run.arm, metric, value) for metric, value in means.items()]
+        by_level = {f"given_truth/{k}": each for k, each in given_truth(run, levels).items()}
+        for key, each in by_level.items():
+            means = pd.concat([means, pd.Series(each.value_K, [f"{key}/{n}" for n in run.names])])
+            measured.setdefault((run.arm, key), []).append(each)
+        if unscored(run).any():
+            measured.setdefault((run.arm, "lost"), []).append(truth_push(run).measured(run))
+        rows += [(run.arm, str(metric), value) for metric, value in means.items()]
     long = pd.DataFrame(rows, columns=["arm", "metric", "value"])
-    return grouped_intervals(long, ["arm", "metric"])
+    table = grouped_intervals(long, ["arm", "metric"])
+    names = chosen[0].names if chosen else ()
+    p_of = {
+        (arm, f"{key}/{name}"): p
+        for (arm, key), of_runs in measured.items()
+        for name, p in zip(names, chance(of_runs).tolist(), strict=True)
+    }
+    shares = _lost_shares({run.cell: run.arm for run in chosen}, steps, names)
+    table = pd.concat([table, shares], ignore_index=True) if len(shares) else table
+    axes = zip(table["arm"], table["metric"], strict=True)
+    return table.assign(p=[p_of.get(each, np.nan) for each in axes])
+
+
+def _lost_shares(
+    arms: Mapping[str, str], steps: pd.DataFrame, names: Sequence[str]
+) -> pd.DataFrame:
+    """``lost_share/<feature>`` of the arms (by cell) in which a verdict is missing, over the steps
+    that have both ``lost/`` and ``truth_push/``."""
+    rows = []
+    of_cells = steps.assign(arm=steps["cell"].map(arms)).dropna(subset="arm")
+    for arm, of_arm in of_cells.groupby("arm", sort=True):
+        for name in names:
+            pair = of_arm[["cell", f"lost/{name}", f"truth_push/{name}"]].dropna()
+            if not pair[f"lost/{name}"].any():
+                continue
+            share = ratio_of_means(pair.groupby("cell").mean().to_numpy(), "run")
+            ends = {"mean": share.value, "low": share.low, "high": share.high, "n": share.n}
+            missing = len(set(of_arm["cell"])) - share.n
+            rows.append({"arm": arm, "metric": f"lost_share/{name}", **ends, "missing": missing})
+    return pd.DataFrame(rows)

@@ -17,6 +17,7 @@ from scipy.stats import binom
 
 from analysis.display.markup import bracket, cut, listed, number, p_value, render_text, signed
 from analysis.frozen.estimate import has_frozen
+from analysis.ledger.display import lost_sentences, paid_sentences
 from analysis.onset.overopt import place
 from analysis.propagation.calibration import Calibration
 from analysis.records.frames import NAMELESS
@@ -48,6 +49,7 @@ def findings(evidence: Evidence) -> list[str]:
     lines += [
         *_missing(evidence),
         *_advantages(evidence),
+        *_lost_and_paid(evidence),
         *_explained(evidence),
         _begun(evidence),
         _peaks(evidence),
@@ -177,6 +179,12 @@ def _advantages(evidence: Evidence) -> Iterator[str]:
     if others:
         errors = "; ".join(f"{arm} {', '.join(parts)}" for arm, parts in others.items())
         yield _finding("errors", shares=errors)
+
+
+def _lost_and_paid(evidence: Evidence) -> Iterator[str]:
+    """What missing verdicts took of the truth's push, and what scores do at equal truth."""
+    for sentences in (lost_sentences, paid_sentences):
+        yield from sentences(evidence.ledger_by_arm, evidence.spread, evidence.same)
 
 
 def _explained(evidence: Evidence) -> Iterator[str]:

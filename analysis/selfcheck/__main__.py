@@ -13,9 +13,13 @@ from analysis.selfcheck.checks import (
     known_faults,
     trained_policies,
 )
+from analysis.selfcheck.planted_judges import EXPECTED, JUDGES, fields, printed, sentences
 from study.cli import command, option, output
 from study.config.bounds import Number
 from study.system.files import write_json
+
+PLANTED = 20
+"""Every so many replications calibrate a planted judge."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +36,15 @@ class Options:
 
 @command("analysis.selfcheck replications=1000", __doc__, Options)
 def main(options: Options) -> int:
-    """Exit codes: 0 all in band, 1 a coverage outside, 2 a user's error."""
+    """Exit codes: 0 all as expected, 1 a coverage or a planted judge is not, 2 a user's error."""
     rows = coverage_table(options.replications)
+    said = [
+        field
+        for judge in JUDGES
+        for field in fields(judge, options.replications, options.replications // PLANTED)
+    ]
     if options.out:
-        write_json(options.out, [asdict(row) | {"ok": row.ok} for row in rows])
+        write_json(options.out, [asdict(row) | {"ok": row.ok} for row in (*rows, *said)])
     print(f"{'estimator':<38}{'truth':>9}{'bias':>10}{'RMSE':>9}{'cover':>8}  band")
     print(*rows, sep="\n")
     bad = [row.estimator for row in rows if not row.ok]
@@ -47,10 +56,14 @@ def main(options: Options) -> int:
     faults = known_faults(options.replications)
     if faults:
         print("Known not to cover, and not counted above:", *faults, sep="\n")
+    print("Planted judges by quantities: silent, or named, and in which share of runs or arms:")
+    print(printed(said), *(text for judge in EXPECTED for text in sentences(judge)), sep="\n")
+    unlike = [f"{field.judge}: {field.quantity}" for field in said if not field.ok]
+    print(f"{len(unlike)} not as expected{': ' + ', '.join(unlike) if unlike else ''}.")
     policies = trained_policies(options.replications)
     print("Predicted less observed shift of trained policies; its bias says where theory stops:")
     print(*policies, sep="\n")
-    return 1 if bad else 0
+    return 1 if bad or unlike else 0
 
 
 if __name__ == "__main__":

@@ -148,6 +148,8 @@ RISE, RISE_SD = 0.05, 2.0
 first steps."""
 STARVED = 0.5
 """Share of ``judge.max_unscored_frac`` from which a judge is starved."""
+FEW_MISSING = 0.02
+"""Share of missing verdicts below which nobody looks at what they take away."""
 TRUNCATED = 0.25
 """Share of completions cut at ``trainer.max_completion_length`` that is too many."""
 DEAD = 1 - 1e-9
@@ -162,7 +164,7 @@ def alarms(view: View, runs_dir: str = "runs") -> list[Alarm]:
     study = study_words(view.folder.study_dir.name, runs_dir)
     rules: list[Callable[[View, str], Alarm | None]] = [_ended, _stalled]
     if view.state in ("running", "killed", "failed"):
-        rules += [_starved, _truncated, _no_signal]
+        rules += [_starved, _lost_push, _truncated, _no_signal]
     rules.append(_gap)
     checked = [rule(view, study) for rule in rules]
     raised = [alarm for alarm in checked if alarm is not None]
@@ -226,6 +228,27 @@ def _starved(view: View, study: str) -> Alarm | None:
     )
     check = f"python -m judges.check judge={shlex.quote(view.judge or 'NAME')}"
     return Alarm("", "starved judge", sentence, check, since)
+
+
+def _lost_push(view: View, study: str) -> Alarm | None:
+    """Missing verdicts take away what the truth pushes on a behaviour."""
+    shares = [value for _, value in view.series.get("judge/unscored_frac", [])[-IN_A_ROW:]]
+    if len(shares) < IN_A_ROW or statistics.fmean(shares) < FEW_MISSING:
+        return None
+    from experiments.monitor.lost_push import lost_push
+
+    config = view.config
+    scale = str(config.get("trainer.scale_rewards") or "group")
+    on_failure = str(config.get("judge.on_failure") or "unscored")
+    keyword = str(config.get("judge.simulated.keyword") or "")
+    if (gone := lost_push(view.folder, view.step, keyword, scale, on_failure)) is None:
+        return None
+    sentence = (
+        f"missing verdicts took away {gone.lost / gone.push:.0%} of the truth's push on"
+        f" {gone.behaviour} over the last {gone.steps} steps ({gone.lost:+.2f} of {gone.push:+.2f},"
+        " covariance with the truth's advantages in SDs)."
+    )
+    return Alarm("", "lost push", sentence, f"python -m analysis.ledger {study}")
 
 
 def _truncated(view: View, study: str) -> Alarm | None:

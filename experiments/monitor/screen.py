@@ -274,7 +274,10 @@ def _wrapped(words: str, width: int, style: str, most: int | None = None) -> lis
     return [Text(cut(line, width), style, no_wrap=True) for line in lines]
 
 
-KINDS = ("stalled", "failed", "killed", "starved judge", "no signal", "gap onset", "truncation")
+KINDS = (
+    *("stalled", "failed", "killed", "starved judge", "no signal", "gap onset", "lost push"),
+    "truncation",
+)
 """Of alarms, the most urgent first."""
 
 

@@ -1,6 +1,7 @@
 """The coverage table: what it says of a right interval, of a wrong one, and of bad input."""
 
 import json
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 
@@ -13,6 +14,21 @@ from analysis.selfcheck import __main__ as selfcheck_command
 from analysis.selfcheck import checks as selfcheck
 from analysis.selfcheck.__main__ import main
 from analysis.selfcheck.checks import Row, band, coverage_table, judge_coverage
+from analysis.selfcheck.planted_judges import (
+    BY_ARM,
+    EXPECTED,
+    JUDGES,
+    NAMED,
+    QUANTITIES,
+    SILENT,
+    Field,
+    Said,
+    fields,
+    names_error,
+    names_lost,
+    planted,
+    printed,
+)
 
 
 def test_band_and_row_by_hand() -> None:
@@ -27,12 +43,22 @@ def test_band_and_row_by_hand() -> None:
     assert (row.bias, row.rmse, row.coverage) == (0.0, pytest.approx(0.5**0.5), 0.5)
 
 
+def five(field: Field) -> list[Field]:
+    """A judge's row of the table, of which one field is given."""
+    others = [replace(field, quantity=name, rate=0.0) for name in QUANTITIES]
+    return [field if other.quantity == field.quantity else other for other in others]
+
+
 def test_one_coverage_outside_fails_the_build(monkeypatch, tmp_path: Path, capsys) -> None:
     good = Row("good", 1.0, 0.0, 0.1, 0.95, 0.95, 0.92, 0.97, 500)
     bad = Row("bad", 1.0, 0.0, 0.1, 0.80, 0.95, 0.92, 0.97, 500)
     monkeypatch.setattr(selfcheck_command, "known_faults", lambda replications: [])
     monkeypatch.setattr(selfcheck_command, "trained_policies", lambda replications: [good])
     monkeypatch.setattr(selfcheck_command, "coverage_table", lambda replications: [good])
+    monkeypatch.setattr(selfcheck_command, "EXPECTED", ())
+    monkeypatch.setattr(selfcheck_command, "JUDGES", ("fair",))
+    silent = Field("fair", "push lost", 0.05, 500)
+    monkeypatch.setattr(selfcheck_command, "fields", lambda *given: five(silent))
     assert main([]) == 0
     assert "Known not to cover" not in capsys.readouterr().out
     monkeypatch.setattr(selfcheck_command, "known_faults", lambda replications: [bad])
@@ -43,7 +69,11 @@ def test_one_coverage_outside_fails_the_build(monkeypatch, tmp_path: Path, capsy
     out = tmp_path / "table.json"
     assert main(["replications=500", f"out={out}"]) == 1
     assert "1 outside the band: bad" in capsys.readouterr().out
-    assert [row["ok"] for row in json.loads(out.read_text())] == [True, False]
+    assert [row["ok"] for row in json.loads(out.read_text())][:2] == [True, False]
+    monkeypatch.setattr(selfcheck_command, "coverage_table", lambda replications: [good])
+    monkeypatch.setattr(selfcheck_command, "fields", lambda *given: five(replace(silent, rate=0.3)))
+    assert main([]) == 1
+    assert "1 not as expected: fair: push lost" in capsys.readouterr().out
 
 
 DEAR = "ledger_columns coarse_columns noise_columns onsets unpaid simulated_probes mixed programs"
@@ -68,3 +98,34 @@ def test_every_interval_covers_what_it_claims(replications, of_the_dear, monkeyp
     # no estimator is biased by more than chance explains
     for row in rows:
         assert abs(row.bias) <= 4.5 * row.rmse / row.replications**0.5, row.estimator
+
+
+@pytest.mark.parametrize("judge", JUDGES)
+def test_arms_of_planted_judges_are_named_where_something_is_behind_it(judge: str) -> None:
+    """Four arms of five runs: of fields of size .05, one draw in 1,000 names three or more."""
+    rng = np.random.default_rng(3)
+    arms = [[Said.of(planted(rng, judge)) for _ in range(5)] for _ in range(4)]
+    for quantity, rule in (("push lost", names_lost), ("error at equal truth", names_error)):
+        named = sum(rule(arm) for arm in arms)
+        assert named >= 3 if quantity in EXPECTED.get(judge, ()) else named <= 2
+
+
+def test_a_field_is_as_expected_within_chance_and_the_table_says_so() -> None:
+    table = fields("paid for length", runs=5, calibrated=5)
+    assert [field.outcome for field in table] == ["named", "silent", "named", "named", "named"]
+    assert all(field.ok for field in table)
+    wrong = replace(table[0], rate=0.3, runs=500)
+    assert not wrong.ok and wrong.outcome == "neither"
+    assert Field("fair", "onset", 0.09, 100).ok and not Field("fair", "onset", 0.12, 400).ok
+    assert Field("easy and hard rows", "onset", 0.98, 400).ok
+    shown = printed([wrong, *table[1:]])
+    assert "neither 0.300!" in shown and "silent 0.000" in shown
+    assert "named 0.980?" in printed(five(Field("easy and hard rows", "onset", 0.98, 400)))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("judge", JUDGES)
+def test_every_field_of_the_planted_judges(judge: str) -> None:
+    for field in fields(judge, runs=2000, calibrated=400):
+        least, most = {"silent": (0, SILENT), "named": (NAMED, 1), "open": (0, 1)}[field.expected]
+        assert least <= field.rate <= most, (field.quantity, field.rate, field.quantity in BY_ARM)

@@ -60,6 +60,7 @@ HEAVY_ON_PURPOSE = {
         ),
         "a part of the trainer that works on tensors",
     ),
+    "experiments.monitor.lost_push": "loads pandas, and only cells that miss verdicts need it",
     "experiments.launch.preload": "a pool's first process loads torch once for all of its cells",
     "study.cell.parts": "reads Parquet, which who asks for the state of a cell does without",
 }

@@ -1,5 +1,6 @@
 """When the monitor asks somebody to look, and what it says to type."""
 
+import re
 import shlex
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,7 +23,7 @@ from experiments.monitor.alarms import (
     rise_of_gap,
 )
 from experiments.monitor.read import Alarm, StudyReader
-from study.cell.records import ROLLOUT, part_name, rollout_id, write_part
+from study.cell.records import METRICS, ROLLOUT, part_name, rollout_id, write_part
 from tests.experiments.monitoring.conftest import record, run
 
 
@@ -249,3 +250,39 @@ def test_without_rollouts_a_gap_may_rise_as_the_truth_falls(folder):
     assert "gap onset" not in alarms_of(folder)
     record(folder, range(31, 41), truth__mean=0.3, bias__judge_minus_truth=0.4)
     assert "gap onset" in alarms_of(folder)
+
+
+def record_answers(folder, steps, is_missing, seed=0):
+    """Eight groups of eight answers a step, the right ones longer, some without a verdict."""
+    rng = np.random.default_rng(seed)
+    for step in range(1, steps + 1):
+        rows = []
+        for row in range(64):
+            truth = float(rng.random() < 0.5)
+            words = int(rng.integers(3, 20)) + 8 * int(truth)
+            score = None if is_missing(words, rng) else 0.3 + 0.2 * truth
+            rows.append(
+                {"rollout_id": rollout_id(step, row), "step": step, "group": row // 8}
+                | {"member": row % 8, "prompt_id": f"{step}-{row // 8}", "answer": "so " * words}
+                | {"truth": truth, "judge_score": score, "reward": score}
+            )
+        write_part(folder / "rollouts" / part_name(step), rows, ROLLOUT)
+
+
+def test_verdicts_that_are_missing_where_answers_are_long_take_the_truths_push(folder):
+    record_answers(folder, 20, lambda words, rng: words > 22)
+    record(folder, 20, judge__unscored_frac=0.01)
+    assert "lost push" not in alarms_of(folder), "too few to look at"
+    (folder / METRICS).unlink()
+    record(folder, 20, judge__unscored_frac=0.15)
+    seen, typed, since = alarms_of(folder)["lost push"]
+    gone = int(re.search(r"took away (\d+)% of the truth's push on length", seen)[1])
+    assert 20 < gone < 60 and "over the last 20 steps" in seen and since is None
+    assert find_spec(shlex.split(typed)[2]) is not None
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_verdicts_that_are_missing_at_random_take_nothing(folder, seed):
+    record_answers(folder, 20, lambda words, rng: rng.random() < 0.15, seed)
+    record(folder, 20, judge__unscored_frac=0.15)
+    assert "lost push" not in alarms_of(folder)
