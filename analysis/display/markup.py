@@ -16,7 +16,8 @@ import io
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,6 +92,9 @@ TEXTS: dict[str, Any] = read_yaml(Path(__file__).with_name("texts.yaml"))
 TEMPLATES = Path(__file__).with_name("templates")
 MISSING = "\u2013"
 """What stands in a table where there is no number."""
+GLOSSARY: dict[str, str] = {word.lower(): meaning for word, meaning in TEXTS["glossary"].items()}
+"""Word of the field -> its meaning, which a reader sees who points at it."""
+_WORDS = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, GLOSSARY))})s?(?![\w=-])", re.IGNORECASE)
 NOTHING = "Nothing is on record for this table."
 LONG = 40
 """Characters beyond which a cell is broken into lines."""
@@ -131,7 +135,7 @@ class Sheet(Markup):
 
 
 class Heading(Markup):
-    """A heading as HTML, with its text and, where it stands in the list of contents, its place."""
+    """A heading as HTML, with its text and, where what follows is folded, the place of that."""
 
     text: str = ""
     anchor: str = ""
@@ -205,18 +209,38 @@ def listed(names: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
+def hint(text: str, meaning: str) -> Markup:
+    """A text with what is shown to a reader who points at it; the text alone without that."""
+    shown = Markup('<abbr title="{}">{}</abbr>').format(meaning, text)
+    return shown if meaning else Markup.escape(text)
+
+
+def explained(texts: Iterable[str]) -> list[Markup]:
+    """Texts with the meaning of each word of the glossary where it stands first among them."""
+    seen: set[str] = set()
+
+    def explain(found: re.Match[str]) -> str:
+        word = found[1].lower()
+        if word in seen:
+            return found[0]
+        seen.add(word)
+        return hint(found[0], GLOSSARY[word])
+
+    return [Markup(_WORDS.sub(explain, Markup.escape(text))) for text in texts]
+
+
 def sentences(lines: Iterable[str]) -> Markup:
     """A list of sentences."""
-    return _parts().sentences(list(lines))
+    return _parts().sentences(explained(lines))
 
 
 def paragraph(text: str) -> Markup:
     """A text as a paragraph of HTML."""
-    return Markup("<p>{}</p>").format(text)
+    return Markup("<p>{}</p>").format(*explained([text]))
 
 
 def heading(text: str, level: int, anchor: str = "") -> Heading:
-    """A heading; one with an anchor stands in the list of contents."""
+    """A heading; what follows one with an anchor is folded below it."""
     start = Markup('<h{} id="{}">').format(level, anchor) if anchor else Markup(f"<h{level}>")
     head = Heading(start + text + Markup(f"</h{level}>"))
     head.text, head.anchor = text, anchor
@@ -256,7 +280,7 @@ def table(
 
 
 def title(name: str) -> Heading:
-    """The heading of a section with that name's title; it stands in the list of contents."""
+    """The heading of a section with that name's title; the section is folded below it."""
     return heading(TEXTS["titles"][name], 2, name)
 
 
@@ -341,7 +365,7 @@ def figure(drawn: Figure, caption: str) -> Markup:
     """A figure as inline SVG, a picture for each panel; the caption is its text for those who
     cannot see it."""
     legend = svg.legend(drawn)
-    return _parts().figure(caption, svg.panels(drawn, caption), legend)
+    return _parts().figure(*explained([caption]), svg.panels(drawn, caption), legend)
 
 
 def front(
@@ -350,10 +374,34 @@ def front(
     headlines: Mapping[str, str],
     figures: Iterable[Markup],
     more: Markup,
+    said: Opening | None = None,
 ) -> Markup:
     """The first screen. ``headlines``: arm -> its sentence, which begins with the arm."""
-    parts = [(arm, sentence.removeprefix(arm)) for arm, sentence in headlines.items()]
-    return _parts().front(title, extent, parts, list(figures), more)
+    parts = [
+        (arm, sentence[len(Markup.escape(arm) if isinstance(sentence, Markup) else arm) :])
+        for arm, sentence in headlines.items()
+    ]
+    return _parts().front(title, extent, parts, list(figures), more, said or Opening())
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a first screen says beside its sentences.
+
+    Attributes:
+        warning: over all else.
+        headline: the whole in one sentence.
+        folded: arms whose sentences are folded, under ``summary``.
+        steps: what to do next, and what to type; ``next`` stands above, ``note`` below them.
+    """
+
+    warning: str = ""
+    headline: str = ""
+    folded: Collection[str] = ()
+    summary: str = ""
+    steps: Sequence[tuple[str, str]] = ()
+    next: str = ""
+    note: str = ""
 
 
 def links(places: Mapping[str, str]) -> Markup:
@@ -405,8 +453,8 @@ def write_page(path: Path, title: str, opening: Iterable[str], fragments: Iterab
 
     Args:
         path: of the HTML file; what a kill left half-written in its folder goes.
-        opening: the first screen, which stands before the list of contents.
-        fragments: what follows; its headings with an anchor are the list.
+        opening: the first screen.
+        fragments: what follows, folded by its headings with an anchor.
     """
     opening, fragments = list(opening), list(fragments)
     for folder in (path.parent, path.parent / "tables"):
@@ -419,7 +467,6 @@ def page(title: str, opening: Sequence[str], fragments: Sequence[str]) -> str:
     """The page as text, see `write_page`."""
     counts: Counter[str] = Counter()
     css = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
-    headings = [each for each in fragments if isinstance(each, Heading) and each.anchor]
     return (
         environment()
         .get_template("page.html.j2")
@@ -427,10 +474,20 @@ def page(title: str, opening: Sequence[str], fragments: Sequence[str]) -> str:
             title=title,
             css=Markup(css),
             opening=Markup(numbered("".join(opening), counts)),
-            contents=[{"to": each.anchor, "title": each.text} for each in headings],
-            body=Markup(numbered("".join(fragments), counts)),
+            body=Markup(numbered("".join(_folded_questions(fragments)), counts)),
         )
     )
+
+
+def _folded_questions(fragments: Sequence[str]) -> Iterator[str]:
+    """What stands before the first heading with an anchor; then each of them with what follows it
+    folded below. A link to the anchor unfolds it."""
+    starts = [k for k, each in enumerate(fragments) if isinstance(each, Heading) and each.anchor]
+    yield from fragments[: starts[0] if starts else None]
+    for start, end in zip(starts, [*starts[1:], len(fragments)], strict=True):
+        head, body = fragments[start], Markup("").join(map(Markup, fragments[start + 1 : end]))
+        assert isinstance(head, Heading)
+        yield _parts().question(head.text, head.anchor, body)
 
 
 def numbered(body: str, counts: Counter[str]) -> str:

@@ -36,6 +36,8 @@ _GROUP = re.compile(r'<g id="[^"]*"')
 _SIZE = re.compile(r'\A<svg [^>]*?viewBox="([^"]*)"[^>]*>')
 _DRAWN = re.compile(r'\b(?:d|x|y|points|transform)="[^"]*"')
 _DIGITS = re.compile(r"(\.[0-9]{2})[0-9]+")
+_PAINT = re.compile(r"(fill|stroke): #([0-9a-f]{2})\2\2(?![0-9a-f])")
+_PAINTED = re.compile(r"var\(--[a-z]+, (#[0-9a-f]{6})\)")
 _BREAKS = re.compile(r"\s*\n\s*")
 _ENTRY = re.compile(r'<span>(<svg class="swatch"[^>]*>.*?</svg>)([^<]*)</span>', re.DOTALL)
 _PANEL = re.compile(
@@ -43,6 +45,8 @@ _PANEL = re.compile(
     r'(<svg viewBox="[0-9.]+ [0-9.]+ ([0-9.]+) ([0-9.]+)".*?</svg>)\s*</div>',
     re.DOTALL,
 )
+GREYS = {0x60: "text", 0xB0: "soft", 0xF8: "line", 0x100: "back"}
+"""Brightness below which a grey is that colour of the page, which may be dark."""
 ROW, LINE, LETTER = 740.0, 20.0, 7.0
 """Points of a row of panels in a file, of a line of its legend, and of a letter of that."""
 
@@ -53,6 +57,8 @@ class Panel:
 
     svg: Markup
     width: int
+    themed: bool = True
+    """Whether its greys are those of the page; a scale of colours has its own."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,7 @@ def panels(figure: Figure, label: str) -> list[Panel]:
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     if any(axes.get_label() == BAR for axes in shown) or not shown:
-        return [_panel(figure, None, label)]
+        return [_panel(figure, None, label, themed=False)]
     pictures = []
     for axes, window in _windows(figure, shown):
         for other in shown:
@@ -128,7 +134,14 @@ def _windows(figure: Figure, shown: Sequence[Axes]) -> Iterator[tuple[Axes, Bbox
         )
 
 
-def _panel(figure: Figure, window: Bbox | None, label: str) -> Panel:
+def _painted(paint: re.Match[str]) -> str:
+    """A grey as the page's own colour of that brightness, or as itself where there is no page."""
+    kind, level = paint[1], paint[2]
+    name = next(name for most, name in GREYS.items() if int(level, 16) < most)
+    return f"{kind}: var(--{name}, #{level * 3})"
+
+
+def _panel(figure: Figure, window: Bbox | None, label: str, themed: bool = True) -> Panel:
     import matplotlib as mpl
 
     buffer = io.StringIO()
@@ -144,7 +157,10 @@ def _panel(figure: Figure, window: Bbox | None, label: str) -> Panel:
     assert match is not None
     width = float(match[1].split()[2])
     start = Markup('<svg viewBox="{}" role="img" aria-label="{}">').format(match[1], label)
-    return Panel(start + Markup(text[match.end() :]), round(width * PIXELS / 72))
+    drawing = text[match.end() :]
+    if themed:
+        drawing = _PAINT.sub(_painted, drawing)
+    return Panel(start + Markup(drawing), round(width * PIXELS / 72), themed)
 
 
 def _swatch(handle: Any) -> Markup:
@@ -158,8 +174,8 @@ def _swatch(handle: Any) -> Markup:
         if handle.get_linestyle() not in ("None", "", " "):
             dashes = {"-": "", "--": "5 3", "-.": "6 2 1.5 2", ":": "1.5 2"}
             style = dashes.get(str(handle.get_linestyle()), "4 2")
-            line = '<path d="M0 6H28" stroke="{}" stroke-width="2" stroke-dasharray="{}"/>'
-            parts.append(Markup(line).format(colour, style))
+            line = '<path d="M0 6H28" style="stroke: {}" stroke-width="2" stroke-dasharray="{}"/>'
+            parts.append(Markup(line).format(_paint(colour), style))
         if handle.get_marker() not in ("None", "", " ", None):
             parts.append(_marker(handle, colour))
     else:
@@ -170,6 +186,11 @@ def _swatch(handle: Any) -> Markup:
     return Markup('<svg class="swatch" viewBox="0 0 28 12" aria-hidden="true">{}</svg>').format(
         Markup("").join(parts)
     )
+
+
+def _paint(colour: str) -> str:
+    """A colour of a swatch; a grey is that of the page."""
+    return _PAINT.sub(_painted, f"fill: {colour}").removeprefix("fill: ")
 
 
 def _marker(handle: Any, colour: str) -> Markup:
@@ -184,8 +205,9 @@ def _marker(handle: Any, colour: str) -> Markup:
         for ring in path.to_polygons(closed_only=False)
     ]
     empty = str(handle.get_markerfacecolor()) in ("none", "white")
-    drawn = Markup('<path d="{}" fill="{}" stroke="{}"/>')
-    return drawn.format("".join(rings), "#fff" if empty else colour, colour)
+    drawn = Markup('<path d="{}" style="fill: {}; stroke: {}"/>')
+    paints = "var(--back, #ffffff)" if empty else _paint(colour), _paint(colour)
+    return drawn.format("".join(rings), *paints)
 
 
 def alone(figure: str) -> str:
@@ -215,7 +237,7 @@ def alone(figure: str) -> str:
         '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
         f'viewBox="0 0 {width:.0f} {y + high:.0f}"><rect width="100%" height="100%" fill="#fff"/>'
     )
-    return f"{start}{''.join(drawn)}</svg>"
+    return _PAINTED.sub(r"\1", f"{start}{''.join(drawn)}</svg>")
 
 
 def _nested(drawing: str, x: float, y: float, width: float, height: float) -> str:

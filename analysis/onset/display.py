@@ -140,11 +140,11 @@ def peaks_table(fits: Iterable[dict[str, Any]]) -> pd.DataFrame:
         {
             "arm": fit["arm"],
             "seed": fit["seed"],
-            "form": fit["best"]["form"],
-            "peak (sqrt KL)": place(fit["best"]["peak"]),
+            "form": TEXTS["forms"][fit["best"]["form"]],
+            "peak (square root of KL)": place(fit["best"]["peak"]),
             "low": place(fit["low"]),
             "high": place(fit["high"]),
-            "largest sqrt KL": fit["d_max"],
+            "largest square root of KL": fit["d_max"],
             "note": fit["note"],
         }
         for fit in fits

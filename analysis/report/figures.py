@@ -4,15 +4,12 @@ Each function takes a table of `analysis.report.evidence.Evidence` and returns a
 Bars are 95 % t intervals over runs, as in the tables; where there is one run there is a line and no
 bar.
 
-The two figures of the first screen are of all arms at once, so of many arms they show only the base
-and those whose judge ran furthest from the truth; `shown_arms` says which.
+The panels of the first screen have a line for each arm, so of many arms they show only some.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-from itertools import product
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,20 +17,22 @@ import pandas as pd
 
 from analysis.display.figures import (
     ALONE,
+    DRAWN,
     bar,
+    blank,
     grid,
     line,
     lines,
     looks,
     outside_legend,
     palette,
+    panels_of,
     scored,
     single,
     style,
 )
-from analysis.display.markup import TEXTS, cut, cut_difference
-from analysis.report.evidence import Evidence, spread_of
-from analysis.report.tables import row_of
+from analysis.display.markup import TEXTS, cut_difference
+from analysis.drift.estimate import learning_curves
 from study.features import FEATURES, possible, unit
 
 if TYPE_CHECKING:
@@ -175,120 +174,49 @@ def _runs(part: pd.DataFrame) -> str:
 
 
 MOST_ARMS = 5
-"""Arms that the two figures have room for."""
-MOST_ROWS = 14
-"""Measures that the picture of shifts has room for."""
-FRONT_WIDTH = 4.8
-"""Inches of each figure: two stand side by side, and on a phone one is not much smaller."""
-ROOM = 1.5
-"""The picture is so many times as wide as the largest shift; longer intervals leave it."""
-SCORE_OF = {"truth": "truth", "judge_score": "judge"}
-
-
-def standardised(evidence: Evidence) -> pd.DataFrame:
-    """Shift of the truth, of the judge's score and of every behaviour, in standard deviations over
-    all answers of the study.
-
-    Returns arm, metric, shift, low, high, n; a row for each arm and measure that varies, intervals
-    cut at what is possible: no count falls below 0, and no score leaves its scale.
-    """
-    rows = []
-    runs = evidence.records.runs
-    spread = {
-        metric: spread_of(getattr(run, name) for run in runs) for metric, name in SCORE_OF.items()
-    } | evidence.spread
-    scores = evidence.score_shifts
-    for table in (scores[scores["metric"].isin(list(SCORE_OF))], evidence.feature_shifts):
-        for row in table.to_dict("records"):
-            sd = spread.get(row["metric"], 0.0)
-            if sd > 0 and not math.isnan(row["shift"]):
-                low, high = cut(row)
-                rows.append(
-                    {"arm": row["arm"], "metric": row["metric"], "shift": row["shift"] / sd}
-                    | {"low": low / sd, "high": high / sd, "n": row["n"]}
-                )
-    return pd.DataFrame(rows, columns=["arm", "metric", "shift", "low", "high", "n"])
-
-
-def shown_arms(evidence: Evidence) -> list[str]:
-    """The base arm and those whose judge ran furthest from the truth, or else moved most, in the
-    report's order."""
-    others = [arm for arm in evidence.arms if arm != evidence.base]
-    moved = standardised(evidence).groupby("arm")["shift"].apply(lambda each: each.abs().max())
-
-    def far(arm: str) -> tuple[float, float]:
-        row = row_of(evidence.score_shifts, arm, "gap")
-        gap = math.nan if row is None else abs(row["shift"])
-        return (-1.0 if math.isnan(gap) else gap), float(moved.get(arm, 0.0))
-
-    base = [arm for arm in evidence.arms if arm == evidence.base]
-    shown = {*base, *sorted(others, key=far, reverse=True)[: MOST_ARMS - len(base)]}
-    return [arm for arm in evidence.arms if arm in shown]
+"""Arms that the panels of the first screen have room for."""
+PANEL = 3.8
+"""Inches of each of them."""
+COURSE = ("judge_score", "truth", "length")
+"""What they are of."""
 
 
 @style()
-def front_shifts(table: pd.DataFrame, arms: list[str], look: dict[str, dict[str, Any]]) -> Figure:
-    """Shift of every measure in standard deviations, a mark with its interval for each arm.
+def course(curves: pd.DataFrame, arms: Sequence[str], look: dict[str, dict[str, Any]]) -> Figure:
+    """Judge's score, truth and length over the steps: a panel for each, a line for each arm, which
+    is the mean over its runs; the band goes from the lowest run to the highest.
 
-    ``table`` as `standardised` gives it; truth and judge stand first, then the behaviours that
-    moved furthest.
+    ``curves``: of runs, as `analysis.drift.estimate.run_curves` gives them.
     """
+    from matplotlib.ticker import MaxNLocator
 
-    table = table[table["arm"].isin(arms)]
-    arms = [arm for arm in arms if arm in set(table["arm"])]
-    metrics = ranked(table)[:MOST_ROWS]
-    table = table[table["metric"].isin(metrics)]
-    height = 0.6 + len(metrics) * (0.12 + 0.075 * len(arms))
-    drawn, axes = single(FRONT_WIDTH, height)
-    apart = 0.72 / max(1, len(arms))
-    for k, arm in enumerate(arms):
-        rows = table[table["arm"] == arm]
-        places = np.array([metrics.index(metric) for metric in rows["metric"]], dtype=float)
-        at = places + apart * (k - (len(arms) - 1) / 2)
-        ends = np.abs(rows[["low", "high"]].sub(rows["shift"], axis=0)).fillna(0.0).to_numpy().T
-        marks: Any = {"marker": look[arm]["marker"], "color": look[arm]["color"], "markersize": 4.5}
-        axes.errorbar(rows["shift"], at, xerr=ends, linestyle="", elinewidth=1.2, **marks)
-        axes.plot([], [], linestyle="", label=arm, **marks)  # a bar has no marker in a legend
-    far = ROOM * max(float(table["shift"].abs().max()), 0.1)
-    least, most = min(0.0, table["shift"].min()), max(0.0, table["shift"].max())
-    low, high = np.nanmin([table["low"].min(), least]), np.nanmax([table["high"].max(), most])
-    axes.set_xlim(max(low, least - far) - 0.05 * far, min(high, most + far) + 0.05 * far)
-    axes.axvline(0, color="0.3", linewidth=1)
-    for row in range(1, len(metrics)):
-        axes.axhline(row - 0.5, color="0.92", linewidth=0.8, zorder=0)
-    axes.grid(axis="y", visible=False)
-    names = [TEXTS["scores"].get(metric, metric) for metric in metrics]
-    axes.set_yticks(range(len(metrics)), names)
-    axes.set_ylim(len(metrics) - 0.5, -0.5)
-    axes.set_xlabel("shift in standard deviations over all answers")
-    outside_legend(drawn, [axes])
-    return drawn
+    shown = curves[curves["arm"].isin(list(arms)) & curves["metric"].isin(COURSE)]
+    arm_of = dict(zip(shown["cell"], shown["arm"], strict=True))
+    runs = learning_curves(shown.assign(arm=shown["cell"]), DRAWN)
+    runs = runs.assign(arm=runs["arm"].map(arm_of)).dropna(subset="mean")
+    metrics = [metric for metric in COURSE if metric in set(runs["metric"])]
+    figure = blank(PANEL * len(metrics), 2.9)
+    panels = panels_of(figure, len(metrics))
+    for metric, axes in zip(metrics, panels, strict=True):
+        of_metric = runs[runs["metric"] == metric]
+        for arm in arms:
+            steps = of_metric[of_metric["arm"] == arm].groupby("step")["mean"]
+            if not len(steps):
+                continue
+            mean, colour = steps.mean(), look[arm]["color"]
+            axes.fill_between(mean.index, steps.min(), steps.max(), color=colour, alpha=0.15, lw=0)
+            axes.plot(mean.index, mean, label=arm, linewidth=1.8, markersize=4.5, **look[arm])
+        axes.set_title(f"{TEXTS['scores'].get(metric, metric)} ({UNITS.get(metric, unit(metric))})")
+        axes.set_xlabel("training step")
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    scores = [axes for metric, axes in zip(metrics, panels, strict=True) if metric in UNITS]
+    for limit in zip(*(axes.get_ylim() for axes in scores), strict=True):
+        for axes in scores:  # one scale, so that a score that outruns the truth is seen
+            low, high = axes.get_ylim()
+            axes.set_ylim(min(low, *limit), max(high, *limit))
+    outside_legend(figure, panels)
+    return figure
 
 
-def ranked(table: pd.DataFrame) -> list[str]:
-    """Truth, judge, then the behaviours by the largest shift of any arm."""
-    size = table["shift"].abs().groupby(table["metric"]).max()
-    behaviours = size[~size.index.isin(list(SCORE_OF))].sort_values(ascending=False, kind="stable")
-    return [*(name for name in SCORE_OF if name in size.index), *map(str, behaviours.index)]
-
-
-@style()
-def front_curve(curves: pd.DataFrame, arms: list[str], look: dict[str, dict[str, Any]]) -> Figure:
-    """Judge (full) and truth (hollow, dashed) over the steps, in the look of the arm; bars are 95 %
-    t intervals over runs.
-
-    ``curves`` as `analysis.drift.estimate.learning_curves` gives them.
-    """
-    from matplotlib.lines import Line2D
-
-    drawn, axes = single(FRONT_WIDTH, 3.6)
-    for k, (arm, metric) in enumerate(product(arms, ("judge_score", "truth"))):
-        part = curves[(curves["arm"] == arm) & (curves["metric"] == metric)]
-        label = arm if metric == "judge_score" else ""
-        line(axes, part, label, (0, 1), (k, 2 * len(arms)), **scored(look[arm], metric))
-    axes.set(xlabel="training step", ylabel="score (mean over runs)")
-    for metric in ("judge_score", "truth"):
-        shown = scored({"color": "0.35", "marker": "o"}, metric)
-        axes.add_line(Line2D([], [], label=TEXTS["scores"][metric], **shown))
-    outside_legend(drawn, [axes])
-    return drawn
+UNITS = {"judge_score": "mean", "truth": "mean"}
+"""Of the scores."""

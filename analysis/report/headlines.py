@@ -1,131 +1,276 @@
-"""The report's first screen in words: one sentence per judge, with its numbers.
+"""The report's first screen in words: one sentence for the study, one line for each arm in order of
+harm, and what to type next.
 
-A sentence says what training under the judge taught beyond the base arm, what that cost in truth,
-and how sure both are::
+A line has two numbers at most, each with how sure it is in words; their intervals are in the page
+where a reader points at those words, and in the tables::
 
-    print(*headlines(gather("runs/quickstart")).values(), sep="\\n")
+    print(*first_screen(gather("runs/quickstart")).lines(), sep="\\n")
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-from analysis.display.markup import TEXTS, bracket, cut, listed, number, p_value, render_text
+from markupsafe import Markup
+
+from analysis.display.markup import hint, listed, number, render_text
+from analysis.report import next_steps
+from analysis.report.claims import (
+    Claim,
+    behaviours,
+    called,
+    claim,
+    detail,
+    in_hundred,
+    is_yes_or_no,
+)
 from analysis.report.evidence import Evidence
-from analysis.report.tables import difference, row_of, shifts_of
-from analysis.report.words import FURTHEST
+from analysis.report.next_steps import FEWEST_STEPS, NextStep
 from study.screen import plural
 
-SURE = 0.05
-"""Holm p below which a sentence says that a behaviour was taught."""
-ROUNDING = 1e-7
-"""What is left of no change."""
+NAMED = 3
+"""Arms that the study's sentence names."""
 _say = partial(render_text, "headlines")
-WORDS: dict[str, list[str]] = TEXTS["taught"]
-"""Behaviour -> what more and what less of it is called."""
 
 
-def headlines(evidence: Evidence) -> dict[str, str]:
-    """Arm -> its sentence: the base arm's is about its own shifts, the others' about what they
-    moved beyond it."""
-    return {arm: _headline(evidence, arm) for arm in evidence.arms}
+@dataclass(frozen=True)
+class Finding:
+    """What is claimed of one arm, beyond the base arm where there is one (``of`` is ``diff``), else
+    since the start."""
+
+    arm: str
+    of: str
+    truth: Claim | None
+    gap: Claim | None
+    score: Claim | None
+    """The judge's score since the start."""
+    own_truth: Claim | None
+    """The truth since the start."""
+    behaviours: Sequence[Claim]
+    """Those of which a change is told."""
+
+    @property
+    def is_told(self) -> bool:
+        """Whether anything is."""
+        effects = (self.truth, self.gap) if self.truth else (self.score,)
+        return bool(self.behaviours) or any(each is not None and each.is_told for each in effects)
+
+    @property
+    def kind(self) -> str:
+        """What became of score and answers, as `KINDS` names it; empty where nothing is told."""
+        rose = self.score is not None and self.score.has_risen
+        if self.truth is not None and self.truth.has_fallen:
+            worse = self.own_truth is not None and self.own_truth.has_fallen
+            return f"{'worse' if worse else 'behind'}{'' if rose else '_alone'}"
+        if self.gap is not None and self.gap.has_risen and rose:
+            return "ahead"
+        if self.truth is not None and self.truth.has_risen:
+            return "better"
+        return "changed" if self.behaviours else ""
+
+    @property
+    def harm(self) -> tuple[float, ...]:
+        """What arms are sorted by, the most harmful first: truth lost, then truth that is not told
+        with a score that runs ahead of it, then truth gained."""
+        truth, gap = self.truth, self.gap
+        side = 0 if truth is None or not truth.is_told else (1 if truth.value > 0 else -1)
+        ahead = gap is not None and gap.has_risen
+        return side, not ahead, not self.is_told, 0.0 if truth is None else truth.value
+
+    @property
+    def cause(self) -> Claim | None:
+        """The claim that its kind rests on."""
+        kind = self.kind
+        if kind == "ahead":
+            return self.gap
+        return self.behaviours[0] if kind == "changed" else self.truth
 
 
-def _headline(evidence: Evidence, arm: str) -> str:
-    has_base = evidence.base is not None and arm != evidence.base
-    if has_base:
-        taught, sure = _taught(evidence, arm)
-        if taught:
-            truth, ahead = (_moved(evidence, arm, name, "diff") for name in ("truth", "gap"))
-            return _say("beyond", arm=arm, taught=taught, truth=truth, ahead=ahead, sure=sure)
-    others = len(evidence.arms) > 1 and not has_base
-    row = row_of(evidence.score_shifts, arm, "judge_score")
-    if row is None or math.isnan(row["shift"]):
-        return _say("nothing", arm=arm)
-    return _say(
-        "alone",
-        arm=arm,
-        base=_say("base") if others else "",
-        truth=_moved(evidence, arm, "truth", "shift"),
-        ahead=_moved(evidence, arm, "gap", "shift"),
-        furthest=_furthest(evidence, arm),
-        runs=plural(int(row["n"]), "run"),
+KINDS = ("worse", "worse_alone", "behind", "behind_alone", "ahead", "better", "changed")
+"""What may become of an arm, in the order in which the study's sentence looks for it."""
+
+
+@dataclass(frozen=True)
+class FirstScreen:
+    """What the first screen says.
+
+    Attributes:
+        smoke: why the study is only a smoke test; empty where it is none.
+        headline: the study in one sentence.
+        arms: arm -> its line, in order of harm, the base arm last.
+        untold: those of them of which nothing is told in a smoke test; they are folded.
+        steps: what to type next.
+    """
+
+    smoke: str
+    headline: str
+    arms: dict[str, Line]
+    untold: list[str]
+    steps: list[NextStep]
+
+    def lines(self) -> list[str]:
+        """The screen as a command prints it."""
+        told = [f"  {line.text()}" for arm, line in self.arms.items() if arm not in self.untold]
+        untold = [_say("untold", arms=listed(self.untold))] if self.untold else []
+        steps = [text for step in self.steps for text in (step.why, f"  {step.command}")]
+        return [*filter(None, [self.smoke, self.headline]), *told, *untold, *steps]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One arm's line: its name, then parts of a text, how sure it is, and the numbers of that."""
+
+    start: str
+    parts: Sequence[tuple[str, str, str]]
+
+    def text(self) -> str:
+        """As plain text."""
+        return f"{self.start}: {'; '.join(_with(text, sure) for text, sure, _ in self.parts)}."
+
+    def markup(self) -> Markup:
+        """As HTML; the numbers stand where a reader points at how sure it is."""
+        shown = (_with(Markup.escape(text), hint(sure, told)) for text, sure, told in self.parts)
+        rest = Markup("; ").join(shown)
+        return Markup("{}: {}.").format(self.start, rest)
+
+
+def _with(text: str, sure: str) -> str:
+    if not sure:
+        return text
+    joined = Markup("{} ({})") if isinstance(text, Markup) else "{} ({})"
+    return joined.format(text, sure)
+
+
+def first_screen(evidence: Evidence) -> FirstScreen:
+    """The first screen of a study."""
+    found = findings(evidence)
+    yes_or_no = is_yes_or_no(evidence)
+    smoke = smoke_test(evidence)
+    arms = {each.arm: _line(evidence, each, yes_or_no) for each in found}
+    untold = [each.arm for each in found if not each.is_told] if smoke else []
+    return FirstScreen(
+        smoke=smoke,
+        headline=_headline(evidence, found),
+        arms=arms,
+        untold=untold,
+        steps=next_steps.choose(evidence, _harmed(found)),
     )
 
 
-def _taught(evidence: Evidence, arm: str) -> tuple[str, str]:
-    """What an arm taught beyond the base, and how sure that is; two empty texts where the two
-    have no seed in common or no behaviour that could be compared."""
-    rows = shifts_of(evidence, arm).to_dict("records")
-    ranked = sorted(rows, key=lambda row: -_size(evidence, row))
-    ranked = [row for row in ranked if _size(evidence, row) > 1e-9]
-    if not ranked:
-        pairs = plural(int(rows[0]["pairs"]), "pair of runs", "pairs of runs") if rows else ""
-        return (_say("no_behaviour", base=evidence.base), f"over {pairs}") if rows else ("", "")
-    pairs = plural(int(ranked[0]["pairs"]), "pair of runs", "pairs of runs")
-    if ranked[0]["pairs"] < 2:
-        named = _named(evidence, ranked[0], "diff", names_base=True)
-        return _say("perhaps", behaviours=named), _say("one_pair", pairs=pairs)
-    compared = {"comparisons": int(evidence.feature_shifts["p_holm"].notna().sum())}
-    sure = [row for row in ranked if row["p_holm"] < SURE][:FURTHEST]
-    if sure:
-        named = [_named(evidence, row, "diff", names_base=k == 0) for k, row in enumerate(sure)]
-        worst = p_value(max(row["p_holm"] for row in sure))
-        taught = _say("taught", behaviours=listed(named))
-        return taught, _say("sure", p=worst, pairs=pairs, **compared)
-    first = ranked[0]
-    named = _named(evidence, first, "diff", names_base=True)
-    clear = first["diff_low"] > 0 or first["diff_high"] < 0
-    p = p_value(first["p_holm"])
-    if clear:
-        return _say("perhaps", behaviours=named), _say("likely", p=p, pairs=pairs, **compared)
-    return _say("unsure", behaviours=named), _say("chance", p=p, pairs=pairs, **compared)
+def findings(evidence: Evidence) -> list[Finding]:
+    """What is claimed of each arm, in order of harm, the base arm last."""
+    found = [_finding(evidence, arm) for arm in evidence.arms]
+    return sorted(found, key=lambda each: (each.arm == evidence.base, *each.harm))
 
 
-def _furthest(evidence: Evidence, arm: str) -> str:
-    """The behaviour that moved furthest in the arm itself."""
-    rows = shifts_of(evidence, arm, "shift").to_dict("records")
-    first = max(rows, key=lambda row: _size(evidence, row, "shift"), default=None)
-    if first is None or _size(evidence, first, "shift") <= 1e-9:
-        return _say("no_furthest")
-    return _say("furthest", behaviour=_named(evidence, first, "shift", names_base=False))
+def _finding(evidence: Evidence, arm: str) -> Finding:
+    compared = evidence.base is not None and arm != evidence.base
+    paired = compared and any(
+        claim(evidence, arm, metric, "diff") for metric in ("judge_score", *evidence.spread)
+    )
+    of = "diff" if paired else "shift"
+    return Finding(
+        arm=arm,
+        of=of,
+        truth=claim(evidence, arm, "truth", of),
+        gap=claim(evidence, arm, "gap", of),
+        score=claim(evidence, arm, "judge_score", "shift"),
+        own_truth=claim(evidence, arm, "truth", "shift"),
+        behaviours=behaviours(evidence, arm, of),
+    )
 
 
-def _moved(evidence: Evidence, arm: str, metric: str, of: str) -> str:
-    """What became of the truth, or of judge minus truth: lost, gained, or not to be told."""
-    row = row_of(evidence.score_shifts, arm, metric)
-    if row is None or math.isnan(row[of]):
-        return _say(f"{metric}_unknown")
-    value, (low, high) = row[of], _ends(evidence, row, of)
-    if math.isnan(low) or low <= 0 <= high:
-        if max(map(abs, (value, low, high))) < ROUNDING:
-            return _say(f"{metric}_same")
-        interval = bracket(low, high) or "no interval"
-        return _say(f"{metric}_unclear", moved=f"{number(value, True)} {interval}")
-    if value < 0:
-        value, low, high = -value, -high, -low
-        return _say(f"{metric}_fell", moved=number(value), interval=bracket(low, high))
-    return _say(f"{metric}_rose", moved=number(value), interval=bracket(low, high))
+def _harmed(found: Sequence[Finding]) -> tuple[str, str] | None:
+    """The first arm by harm of which a behaviour is told beside a score that outran the truth, and
+    that behaviour."""
+    for each in found:
+        if each.of == "diff" and each.behaviours and each.kind not in ("", "better"):
+            return each.arm, each.behaviours[0].metric
+    return None
 
 
-def _named(evidence: Evidence, row: dict[str, Any], of: str, names_base: bool) -> str:
-    """``longer answers (+62 words [50, 74] beyond sim-fair, +1.9 SD)``"""
-    metric, value = row["metric"], row[of]
-    more, less = WORDS.get(metric, [f"more {metric}", f"less {metric}"])
-    sds = number(value / evidence.spread[metric], True)
-    moved = f"{number(value, True)} {row['unit']}"
-    moved = f"{moved} {bracket(*_ends(evidence, row, of))}".strip()
-    than = f" beyond {evidence.base}" if names_base else ""
-    return f"{more if value > 0 else less} ({moved}{than}, {sds} SD)"
+def smoke_test(evidence: Evidence) -> str:
+    """Why a study can be no more than a smoke test, as a sentence; empty where it is a study."""
+    runs = evidence.runs
+    if not runs:
+        return ""
+    reasons = []
+    steps = max(len(run.steps) for run in runs)
+    if steps < FEWEST_STEPS:
+        reasons.append(plural(steps, "step"))
+    if not any(run.done for run in runs):
+        reasons.append(_say("unfinished"))
+    by_arm = {arm: {run.seed for run in runs if run.arm == arm} for arm in evidence.arms}
+    if max(map(len, by_arm.values()), default=0) < 2:
+        reasons.append(_say("single"))
+    return _say("smoke", why=listed(reasons)) if reasons else ""
 
 
-def _size(evidence: Evidence, row: dict[str, Any], of: str = "diff") -> float:
-    """How far a behaviour moved, in standard deviations over all answers; 0 where it never
-    varies."""
-    return abs(row[of]) / evidence.spread.get(row["metric"], math.inf)
+def _headline(evidence: Evidence, found: Sequence[Finding]) -> str:
+    """The study in one sentence: the arms of the worst kind that there is."""
+    if not any(each.truth or each.score or each.behaviours for each in found):
+        return _say("empty")
+    judged = [each for each in found if each.arm != evidence.base] or found
+    for kind in KINDS:
+        arms = [each for each in judged if each.kind == kind]
+        if arms:
+            left = len(arms) - NAMED
+            names = [each.arm for each in arms[:NAMED]]
+            names += [plural(left, "more arm")] if left > 0 else []
+            clear = all(each.cause is not None and each.cause.is_clear for each in arms)
+            of = "beyond" if all(each.of == "diff" for each in arms) else "alone"
+            known = any(each.truth for each in arms)
+            return _say(
+                f"{kind}_{of}" if kind in ("better", "changed") else kind,
+                arms=listed(names),
+                base=evidence.base,
+                likely="" if clear else _say("likely"),
+                cannot=_say("not_told" if known else "no_truth"),
+            )
+    return _say("nothing" if len(judged) > 1 else "nothing_one", arm=judged[0].arm)
 
 
-def _ends(evidence: Evidence, row: dict[str, Any], of: str) -> tuple[float, float]:
-    return cut(row) if of == "shift" else difference(evidence, row)
+def _line(evidence: Evidence, found: Finding, yes_or_no: bool) -> Line:
+    """An arm's line: what became of right answers, or of the score beside them, and a behaviour."""
+    than = _say("than_base", base=evidence.base) if found.of == "diff" else _say("than_start")
+    against = (
+        _say("against_base", base=evidence.base) if found.of == "diff" else _say("since_start")
+    )
+    comparisons = {
+        "scores": int(evidence.score_shifts["p_holm"].notna().sum()),
+        "behaviours": int(evidence.feature_shifts["p_holm"].notna().sum()),
+    }
+
+    def part(text: str, each: Claim, table: str) -> tuple[str, str, str]:
+        return text, each.sure, detail(each, comparisons[table], evidence.effects.where)
+
+    parts = []
+    truth, gap, score = found.truth, found.gap, found.score
+    if truth is not None and truth.is_told:
+        way = "fell" if truth.value < 0 else "rose"
+        if yes_or_no:
+            text = _say(f"right_{way}", n=in_hundred(truth.value), than=than)
+        else:
+            text = _say(f"truth_{way}", n=number(abs(truth.value)), against=against)
+        parts.append(part(text, truth, "scores"))
+    elif gap is not None and gap.is_told:
+        way = "behind" if gap.value < 0 else "ahead"
+        text = _say(f"gap_{way}", n=number(abs(gap.value)), than=than)
+        parts.append(part(text, gap, "scores"))
+    elif truth is None and score is not None and score.is_told:
+        way = "fell" if score.value < 0 else "rose"
+        parts.append(part(_say(f"score_{way}", n=number(abs(score.value))), score, "scores"))
+    if found.behaviours:
+        each = found.behaviours[0]
+        moved = _say("moved", what=called(each), n=number(each.value, True), unit=each.unit)
+        parts.append(part(moved, each, "behaviours"))
+    if truth is not None and not truth.is_told:
+        parts.append((_say("truth_untold"), "", ""))
+    if not parts:
+        known = truth or score
+        runs = plural(known.runs, "run") if known is not None else ""
+        parts.append((_say("nothing_told", runs=runs) if runs else _say("nothing_known"), "", ""))
+    is_base = found.arm == evidence.base and len(evidence.arms) > 1
+    return Line(_say("baseline", arm=found.arm) if is_base else found.arm, parts)

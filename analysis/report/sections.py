@@ -47,7 +47,8 @@ from analysis.propagation import estimate as propagation
 from analysis.records.runs import TAIL
 from analysis.report import figures, tables, words
 from analysis.report.evidence import Evidence, gather
-from analysis.report.headlines import headlines
+from analysis.report.headlines import FirstScreen, first_screen
+from analysis.report.study_command import SWEEP
 from analysis.report.words import extent, limits, substituted
 from analysis.workflow import display as workflow_display
 from study.cell.exchange import folder_of
@@ -56,7 +57,7 @@ from study.screen import plural
 from study.system.files import write_json
 
 MOST_BEHAVIOURS = 6
-"""Behaviours whose differences are drawn: those that moved furthest."""
+"""Behaviours whose differences are drawn."""
 LABELS: dict[str, str] = TEXTS["scores"]
 EMPTY, PARAGRAPHS, FOLDED = TEXTS["empty"], TEXTS["paragraphs"], TEXTS["folded"]
 
@@ -88,32 +89,46 @@ def _of(part: str, write: Callable[[Any], list[str]], always: bool = False) -> S
 
 
 @section
-def front(evidence: Evidence) -> list[str]:
-    """The first screen: a sentence per judge, the shifts of all measures, and the scores."""
-    arms, pictures = figures.shown_arms(evidence), []
-    look = looks(evidence.arms)
-    table = figures.standardised(evidence)
-    left = len(evidence.arms) - len(arms)
-    measures = len(figures.ranked(table)) - figures.MOST_ROWS
-    named = {
-        "left": _more("left_out", left, "arm"),
-        "rows": _more("rows_left_out", measures, "behaviour"),
-    }
-    if len(table):
-        pictures.append(picture("front_shifts", figures.front_shifts, table, arms, look, **named))
-    curves = evidence.score_curves
-    if curves["mean"].notna().any():
-        pictures.append(picture("front_curve", figures.front_curve, curves, arms, look, **named))
-    places = {name: TEXTS["titles"][name] for name in ("caveats", "findings", "method")}
+def front(evidence: Evidence, said: FirstScreen | None = None) -> list[str]:
+    """The first screen: the study in a sentence, a line per arm, three panels, what to do next."""
+    said = said or first_screen(evidence)
+    places = {name: TEXTS["titles"][name] for name in ("caveats", "method", "samples")}
     return [
         markup.front(
             f"Judge report: {evidence.name}",
             extent(evidence),
-            headlines(evidence),
-            pictures,
+            {arm: line.markup() for arm, line in said.arms.items()},
+            _course(evidence, said),
             markup.links(places),
+            markup.Opening(
+                warning=said.smoke,
+                headline=said.headline,
+                folded=said.untold,
+                summary=render_text("folded", "untold", count=plural(len(said.untold), "arm")),
+                steps=[(step.why, step.command) for step in said.steps],
+                next=TEXTS["next"]["title"],
+                note=TEXTS["next"]["cost"] if _sweeps(said) else "",
+            ),
         )
     ]
+
+
+def _sweeps(said: FirstScreen) -> bool:
+    """Whether a step trains anything."""
+    return any(SWEEP in step.command for step in said.steps)
+
+
+def _course(evidence: Evidence, said: FirstScreen) -> list[Markup]:
+    """Score, truth and length over the steps, of the arms that come first by harm and the base;
+    nothing where no step has any, or a smoke test tells nothing."""
+    curves = pd.concat([evidence.scores, evidence.features])
+    curves = curves[curves["metric"].isin(figures.COURSE) & curves["value"].notna()]
+    if curves.empty or len(said.untold) == len(said.arms):
+        return []
+    first = [arm for arm in said.arms if arm != evidence.base][: figures.MOST_ARMS - 1]
+    arms = [arm for arm in evidence.arms if arm in (evidence.base, *first)]
+    left = _more("left_out", len(evidence.arms) - len(arms), "arm")
+    return [picture("course", figures.course, curves, arms, looks(evidence.arms), left=left)]
 
 
 @section
@@ -317,9 +332,7 @@ def provenance(evidence: Evidence) -> list[str]:
 @section
 def findings(evidence: Evidence) -> list[str]:
     """Everything that was found, in sentences with their numbers."""
-    sentences = words.findings(evidence)
-    summary = render_text("folded", "findings", count=len(sentences))
-    return [title("findings"), *markup.folded(summary, [markup.sentences(sentences)], printed=True)]
+    return [title("findings"), markup.sentences(words.findings(evidence))]
 
 
 @section
@@ -454,7 +467,8 @@ def write_report(study_dir: Path | str, sample_prompts: int = 2) -> Path:
         sample_prompts: so many prompts are shown side by side at the first, middle and last step.
 
     Returns:
-        The HTML file. ``summary.json`` ({"rows": [{column: text}], "headlines": {arm: sentence},
+        The HTML file. ``summary.json`` ({"rows": [{column: text}], "headline": sentence,
+        "headlines": {arm: sentence}, "screen": lines of the first screen,
         "numbers": {arm: {name: value}}}) and a CSV file of each table, in ``tables``, lie beside
         it.
 
@@ -466,12 +480,15 @@ def write_report(study_dir: Path | str, sample_prompts: int = 2) -> Path:
     StudyOptions(study_dir.name, study_dir.parent).check()
     html = study_dir / "report" / "bias_report.html"
     evidence = gather(study_dir)
+    said = first_screen(evidence)
     summary = {
         "rows": tables.summary_rows(evidence),
-        "headlines": headlines(evidence),
+        "headline": said.headline,
+        "headlines": {arm: line.text() for arm, line in said.arms.items()},
+        "screen": said.lines(),
         "numbers": tables.numbers(evidence),
     }
-    opening, rest = front(evidence), fragments_of(evidence, sample_prompts)
+    opening, rest = front(evidence, said), fragments_of(evidence, sample_prompts)
     markup.write_page(html, f"{study_dir.name}: bias report", opening, rest)
     write_json(html.parent / "summary.json", summary)
     return html

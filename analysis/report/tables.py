@@ -34,6 +34,12 @@ def difference(evidence: Evidence, row: dict[str, Any]) -> tuple[float, float]:
     return cut_difference(row, next(filter(None, base_rows), None))
 
 
+def interval_of(evidence: Evidence, row: dict[str, Any], of: str) -> tuple[float, float]:
+    """The interval of a shift or, where ``of`` is ``diff``, of a difference from the base arm, cut
+    at what is possible."""
+    return markup.cut(row) if of == "shift" else difference(evidence, row)
+
+
 def summary_rows(evidence: Evidence) -> list[dict[str, str]]:
     """One row of short texts per arm: scores at the start and the end, length, missing share."""
     rows = []

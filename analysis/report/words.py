@@ -33,8 +33,10 @@ EXPLAINED = 0.5
 FEW_PERCENT = 0.02
 """Share of the advantages below which an error is not named; a single run has no interval."""
 _finding = partial(render_text, "findings")
-FURTHEST = 3
+MOST_NAMED = 3
 """Behaviours that an arm's comparison names."""
+TURNS = 0.035
+"""Share of straight lines of which the truth is seen to peak (docs/onset.md)."""
 MOST_PAIRS = 2
 """Of behaviours of which one was given up for the other, that an arm's findings name."""
 
@@ -120,7 +122,8 @@ def _levels(evidence: Evidence, arm: str) -> str:
 
 
 def _against_base(evidence: Evidence, arm: str) -> str:
-    """The gap and the truth, then the behaviours that differ most, in SDs over all answers."""
+    """The gap and the truth, then the behaviours that differ beyond chance, by their size in SDs
+    over all answers."""
     parts, pairs = [], [0]
     for metric, label in (("gap", "judge minus truth"), ("truth", "the rule truth")):
         row = row_of(evidence.score_shifts, arm, metric)
@@ -129,20 +132,22 @@ def _against_base(evidence: Evidence, arm: str) -> str:
             pairs.append(int(row["pairs"]))
     shifts = shifts_of(evidence, arm)
     pairs += shifts["pairs"].astype(int).tolist()
-    sds = shifts["metric"].map(evidence.spread).astype(float)
-    size = (shifts["diff"].astype(float) / sds).abs()
-    furthest = shifts.loc[size[size > 1e-9].nlargest(FURTHEST).index].to_dict("records")
-    moved = [
-        f"{_named(evidence, row['metric'])} {_difference(evidence, row)} {row['unit']}"
-        + ("" if math.isnan(row["p_holm"]) else f" (Holm p {p_value(row['p_holm'])})")
-        for row in furthest
-    ]
-    if moved:
-        parts.append(f"largest behaviour effects: {', '.join(moved)}")
     tested = int(shifts["p_holm"].notna().sum())
+    clear = shifts[shifts["p_holm"] < ALPHA]
+    sds = clear["metric"].map(evidence.spread).astype(float)
+    by_size = clear.loc[
+        (clear["diff"].astype(float) / sds).abs().sort_values(ascending=False).index
+    ]
+    named = [
+        f"{_named(evidence, row['metric'])} {_difference(evidence, row)} {row['unit']} "
+        f"(Holm p {p_value(row['p_holm'])})"
+        for row in by_size.head(MOST_NAMED).to_dict("records")
+    ]
+    left = len(clear) - len(named)
+    named += [f"{left} more"] if left else []
     if tested:
-        clear = int((shifts["p_holm"] < 0.05).sum())
-        parts.append(f"{clear} of {plural(tested, 'behaviour')} differ at Holm p < .05")
+        differ = f"{len(clear)} of {plural(tested, 'behaviour')} differ at Holm p < .05"
+        parts.append(f"{differ}: {', '.join(named)}" if named else differ)
     if not parts:
         return ""
     by_seed = plural(max(pairs), "pair")
@@ -256,7 +261,11 @@ def _begun(evidence: Evidence) -> str:
 
 
 def _peaks(evidence: Evidence) -> str:
-    """Where the truth turns down, of the runs that a straight line does not fit as well."""
+    """Where the truth turns down, of the runs that a straight line does not fit as well.
+
+    Of straight lines `TURNS` seem to. As many as come by chance in `ALPHA` of studies (binomial)
+    are no finding.
+    """
     fitted = [row for row in evidence.overoptimisation if row["best"] and row["score"] == "truth"]
     peaks = [
         f"{row['arm']} seed {row['seed']} {place(row['best']['peak'])} "
@@ -266,8 +275,11 @@ def _peaks(evidence: Evidence) -> str:
     ]
     if not peaks:
         return ""
-    of = f"{len(peaks)} of {plural(len(fitted), 'run')} with a KL"
-    return f"The truth peaks at sqrt KL: {', '.join(peaks)} ({of})."
+    of, runs = plural(len(peaks), "run"), plural(len(fitted), "run")
+    by_chance = _finding("peaks_by_chance", runs=runs, n=number(TURNS * len(fitted)))
+    if binom.sf(len(peaks) - 1, len(fitted), TURNS) >= ALPHA:
+        return _finding("no_peak", turning=of, by_chance=by_chance)
+    return _finding("peaks", peaks=", ".join(peaks), by_chance=by_chance)
 
 
 def _inflated(evidence: Evidence) -> Iterator[str]:
