@@ -6,15 +6,15 @@
     page = "README.md"
     study = "quickstart"
     text = "truth rises from {} to {}."
-    numbers = ["effects arm=sim-fair metric=truth first", "effects arm=sim-fair metric=truth last"]
+    numbers = ["frozen arm=sim-fair metric=truth first", "frozen arm=sim-fair metric=truth last"]
 
-A number is computed by words: a table, its rows, a column. The table is ``effects`` (the shifts of
-the study's report), ``metrics`` (a row for each line of a cell's metrics), or a command of
-`judgedrift.commands` and, behind a colon, a part of the JSON that it writes. Rows are chosen by
-``KEY=VALUE``, ``KEY~END`` (what the value ends with) and ``KEY|ONE|OTHER``; several need ``mean``,
-``min`` or ``max`` before the table. ``%`` at the end makes a share a percentage. A Markdown table
-is one row here: ``rows`` are the beginning of each of its lines with the word that ``@`` stands
-for in ``numbers``, ``over`` the words of its columns, for ``*``, and ``cell`` the form of a cell.
+A number is computed by words: a table, its rows, a column. The table is a command of
+`judgedrift.commands` and, behind a colon, a part of the JSON that it writes; or ``metrics``, which
+has a row for each line of a cell's metrics. Rows are chosen by ``KEY=VALUE``, ``KEY~END`` (what the
+value ends with) and ``KEY|ONE|OTHER``; several need ``mean``, ``min`` or ``max`` before the table.
+``%`` at the end makes a share a percentage. A Markdown table is one row here: ``rows`` are the
+beginning of each of its lines with the word that ``@`` stands for in ``numbers``, ``over`` the
+words of its columns, for ``*``, and ``cell`` the form of a cell.
 """
 
 from __future__ import annotations
@@ -35,9 +35,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.drift.estimate import base_arm, shift_table
 from analysis.records.runs import read_runs
-from analysis.study import read_study
 from judgedrift.commands import COMMANDS
 from study.cell.folder import study_cells
 from study.declared import module_of
@@ -159,13 +157,8 @@ def written(value: float, like: str) -> str:
         head, _, tail = f"{value:.{digits}e}".partition("e")
         return f"{head}e{int(tail)}"
     text = f"{abs(value):,.{digits}f}" if "," in like else f"{abs(value):.{digits}f}"
-    sign = (
-        ""
-        if not float(text.replace(",", ""))
-        else "-"
-        if value < 0
-        else like[:1].strip("-.0123456789")
-    )
+    plus = "+" if like.startswith("+") else ""
+    sign = "" if not float(text.replace(",", "")) else "-" if value < 0 else plus
     return sign + (text.removeprefix("0") if digits and text != "0" else text)
 
 
@@ -207,22 +200,14 @@ class Computed:
     def _frame(self, name: str) -> pd.DataFrame:
         command, _, path = name.partition(":")
         if command not in self._tables:
-            own = {"effects": self._effects, "metrics": self._metrics}
-            make = own.get(command, lambda: self._json(command))
-            self._tables[command] = make()
+            made = self._metrics() if command == "metrics" else self._json(command)
+            self._tables[command] = made
         data = self._tables[command]
         if isinstance(data, pd.DataFrame):
             return data
         for key in filter(None, path.split(".")):
             data = data[key]
         return pd.json_normalize(data if isinstance(data, list) else [data])
-
-    def _effects(self) -> pd.DataFrame:
-        study = read_study(self._folder)
-        effects, base = study.effects(), base_arm(study.table)
-        parts = (effects.scores, effects.behaviours)
-        tables = [shift_table(part, base, variances=effects.variances) for part in parts]
-        return pd.concat(tables, ignore_index=True)
 
     def _metrics(self) -> pd.DataFrame:
         arms = {run.cell: (run.arm, run.seed) for run in read_runs(self._folder)[0]}

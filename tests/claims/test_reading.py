@@ -1,5 +1,6 @@
 """The numbers of README.md and docs, and whether a wrong one would be seen."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 
 from tests.claims.__main__ import check, main, write
 from tests.claims.reading import (
+    NUMBER,
     Claim,
     Computed,
     Made,
@@ -23,6 +25,14 @@ from tests.claims.reading import (
 from tests.conftest import ROOT
 
 QUICKSTART = "quickstart"
+GIVEN = {
+    "3.11": "pyproject.toml",
+    "3.12": "pyproject.toml",
+    "2.0": "the licence",
+    "0.5": "policy.size of conf/policy/tiny.yaml, in millions",
+    ".15": "a dose of conf/judge/sim-verbose.yaml",
+}
+"""Numbers of README.md that no study prints, and where they stand."""
 
 
 @pytest.mark.parametrize("page", sorted({claim.page for claim in claims()}))
@@ -32,6 +42,15 @@ def test_every_claim_is_in_its_page_once_with_as_many_numbers(page):
         if claim.page == page:
             assert claim.study in studies()
             assert len(claimed(claim, text)) == len(claim.numbers) > 0
+
+
+def test_every_number_of_the_readme_is_computed_or_given():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    places = [claimed(claim, text) for claim in claims() if claim.page == "README.md"]
+    computed = {at for numbers in places for _, at in numbers}
+    found = re.finditer(r"(?<![\w.])" + NUMBER + r"(?=M?\b)", text)
+    others = {each[1] for each in found if "." in each[1] and each.start(1) not in computed}
+    assert others == GIVEN.keys()
 
 
 @pytest.mark.parametrize(
@@ -128,9 +147,8 @@ def checked(small_study, tmp_path_factory):
     root = tmp_path_factory.mktemp("pages")
     made = Made("judgedrift sweep", commands={"first": "forecast judges=sim-fair"})
     computed = Computed(small_study, made.commands)
-    words = (
-        "effects arm=sim-fair metric=length first",
-        "metrics arm=sim-fair seed=3 step=1 truth/mean",
+    words = tuple(
+        f"metrics arm=sim-fair seed=3 step=1 {m}" for m in ("policy/length", "truth/mean")
     )
     length, truth = map(computed.number, words)
     (root / "page.md").write_text(
