@@ -80,6 +80,8 @@ def calibration_table(table: pd.DataFrame) -> pd.DataFrame:
 
 MOST_NAMED = 2
 """Behaviours that a sentence names of an arm."""
+CLEAR = 0.01
+"""Holm's p below which one is named: of a hundred reports without anything behind it, one."""
 LEAST_LOST = 0.02
 """Share of the truth's push below which its loss is not named: fewer verdicts, missing at random,
 take away a little where the sd of a small group divides."""
@@ -96,7 +98,7 @@ def lost_sentences(
         same: behaviours that go with another, and are not told.
     """
     by_metric = table.set_index(["arm", "metric"])
-    for arm, rows in _clear(table, "lost/", spread, same):
+    for arm, rows in _clear(table, "^lost/", spread, same):
         parts = []
         for name in rows["behaviour"]:
             lost = _in_sds(by_metric, arm, f"lost/{name}", spread[name])
@@ -138,7 +140,7 @@ def paid_sentences(
         dict.fromkeys(m.split("/")[1] for m in table["metric"] if m.startswith("given_truth/"))
     )
     order = [level for level in TEXTS["levels"] if level in levels]
-    for arm, rows in _clear(table, "given_truth/", spread, same):
+    for arm, rows in _clear(table, "^given_truth/[a-z]+/", spread, same):
         parts = []
         for name in dict.fromkeys(rows["behaviour"]):
             at = {
@@ -156,18 +158,18 @@ def paid_sentences(
 def _clear(
     table: pd.DataFrame, start: str, spread: Mapping[str, float], same: Collection[str]
 ) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Arms with their rows of metrics that begin so and whose p, Holm's over all of these, is below
-    .05; the largest in SDs of their behaviour first."""
-    rows = table[table["metric"].str.startswith(start) & table["p"].notna()]
-    rows = rows.assign(behaviour=rows["metric"].str.removeprefix(start))
-    if start == "given_truth/":
-        rows["behaviour"] = rows["behaviour"].str.partition("/")[2]
+    """Arms with their rows of metrics that begin with a pattern and whose p, Holm's over all of
+    these, is below `CLEAR`; the largest in SDs of their behaviour first."""
+    rows = table[table["metric"].str.contains(start) & table["p"].notna()]
+    if rows.empty:
+        return
+    rows = rows.assign(behaviour=rows["metric"].str.replace(start, "", n=1, regex=True))
     rows = rows[rows["behaviour"].isin(spread.keys() - set(same))]
     if rows.empty:
         return
     size = (rows["mean"] / rows["behaviour"].map(spread)).abs()
     rows = rows.assign(size=size, p=multipletests(rows["p"], method="holm")[1])
-    clear = rows[rows["p"] < 0.05].sort_values("size", ascending=False)
+    clear = rows[rows["p"] < CLEAR].sort_values("size", ascending=False)
     for arm, of_arm in clear.groupby("arm", sort=True):
         yield str(arm), of_arm
 

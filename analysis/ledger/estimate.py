@@ -215,6 +215,7 @@ def judge_table(runs: Sequence[Run], steps: pd.DataFrame) -> pd.DataFrame:
     """
     chosen = [run for run in runs if run.done] or list(runs)
     levels = Levels.of(chosen)
+    with_missing = {run.arm for run in chosen if unscored(run).any()}
     rows: list[tuple[str, str, float]] = []
     measured: dict[tuple[str, str], list[Measured]] = {}
     for run in chosen:
@@ -228,7 +229,7 @@ def judge_table(runs: Sequence[Run], steps: pd.DataFrame) -> pd.DataFrame:
         for key, each in by_level.items():
             means = pd.concat([means, pd.Series(each.value_K, [f"{key}/{n}" for n in run.names])])
             measured.setdefault((run.arm, key), []).append(each)
-        if unscored(run).any():
+        if run.arm in with_missing:
             measured.setdefault((run.arm, "lost"), []).append(truth_push(run).measured(run))
         rows += [(run.arm, str(metric), value) for metric, value in means.items()]
     long = pd.DataFrame(rows, columns=["arm", "metric", "value"])

@@ -17,7 +17,7 @@ import numpy as np
 from scipy import stats
 
 from analysis.ledger.chance import Measured, chance
-from analysis.ledger.display import LEAST_LOST, lost_sentences, paid_sentences
+from analysis.ledger.display import CLEAR, LEAST_LOST, lost_sentences, paid_sentences
 from analysis.ledger.estimate import judge_table, ledger
 from analysis.ledger.given_truth import Levels, given_truth
 from analysis.ledger.missing import truth_push, unscored
@@ -198,9 +198,9 @@ def names_error(arm: Sequence[Said]) -> bool:
 
 
 def _clear(p_values: np.ndarray) -> np.ndarray:
-    """Which are below .05 over the number of those that are known, which is Holm's first step and
-    decides whether anything is named. (statsmodels collects garbage at each correction.)"""
-    return p_values * np.isfinite(p_values).sum() <= ALPHA
+    """Which are below `CLEAR` over the number of those that are known, which is Holm's first step
+    and decides whether anything is named. (statsmodels collects garbage at each correction.)"""
+    return p_values * np.isfinite(p_values).sum() < CLEAR
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analysis.ledger.display import lost_sentences, paid_sentences
 from analysis.ledger.estimate import judge_table, ledger
 from analysis.ledger.given_truth import Levels, given_truth
 from analysis.records.runs import Run
@@ -103,9 +104,11 @@ def test_what_cannot_be_told_is_missing() -> None:
             assert np.isnan(each.value_K).all()
     table = judge_table([flat], ledger([flat]))
     assert table.loc[table["metric"] == "given_truth/wrong/z0", "mean"].isna().all()
+    for nothing in (table, table[:0]):
+        assert [*paid_sentences(nothing, {"z0": 1.0}), *lost_sentences(nothing, {"z0": 1.0})] == []
 
 
-def test_the_report_names_pay_that_averages_out_and_no_plain_noise() -> None:
+def test_the_report_names_pay_that_averages_out() -> None:
     (said,) = sentences("noise grows with length")
     assert said.startswith("noise grows with length: among answers of the same truth")
     low, high = (
@@ -113,4 +116,3 @@ def test_the_report_names_pay_that_averages_out_and_no_plain_noise() -> None:
         for level in ("lowest", "highest")
     )
     assert low > 0.03 and high < -0.03
-    assert sentences("noisy") == []

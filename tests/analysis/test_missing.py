@@ -2,19 +2,19 @@
 says the truth, and in the worst cases of truths that are not known."""
 
 import itertools
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from analysis.ledger.chance import Measured, by_prompt, chance
+from analysis.ledger.display import lost_sentences
 from analysis.ledger.estimate import judge_table, ledger, step_row
 from analysis.ledger.missing import truth_push, unscored, worst_cases
 from analysis.records.runs import Run
 from analysis.report.evidence import Evidence
 from analysis.report.words import findings
-from analysis.selfcheck.planted_judges import planted, sentences
+from analysis.selfcheck.planted_judges import planted
 from analysis.statistics.intervals import ratio_of_means
 from study.rewards.advantages import advantages
 from study.rewards.failure import POLICIES, apply_failure_policy
@@ -151,14 +151,18 @@ def test_chance_is_the_clustered_error_of_a_mean_over_all_runs_of_a_prompt() -> 
     assert np.isnan(chance([nothing])).all()
 
 
-def test_the_report_says_what_is_gone_and_nothing_of_verdicts_missing_at_random(
-    evidence: Evidence,
-) -> None:
-    (said,) = sentences("missing where long")
-    assert "with 12.0 % of its verdicts missing" in said and "of the truth's push on length" in said
-    assert sentences("missing at random") == []
+def test_the_report_says_what_is_gone_and_what_the_worst_cases_are(evidence: Evidence) -> None:
     runs = [planted(np.random.default_rng(seed), "missing where long", seed) for seed in range(3)]
     table = judge_table(runs, ledger(runs))
     whole = replace(evidence, ledger_by_arm=table, spread={"length": 1.0, "y": 1.0, "x": 1.0})
-    (line,) = [text for text in findings(whole) if "is gone" in text]
-    assert line.startswith("missing where long: ") and json.dumps(line).isascii()
+    (said,) = [text for text in findings(whole) if "is gone" in text]
+    assert said.startswith("missing where long: with 12.0 % of its verdicts missing, +0.0")
+    assert "of the truth's push on length is gone, of +0." in said
+    added = table.assign(
+        mean=np.where(table["metric"].str.startswith("lost"), -1, 1) * table["mean"]
+    )
+    (said,) = lost_sentences(added, whole.spread)
+    assert "is added to the truth's push on length" in said
+    unknown = table.assign(mean=np.where(table["metric"] == "lost_high/length", 0.5, table["mean"]))
+    (said,) = lost_sentences(unknown, whole.spread)
+    assert "+0.5 whatever the truths that are not known" in said
