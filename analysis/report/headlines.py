@@ -235,9 +235,6 @@ def _headline(evidence: Evidence, found: Sequence[Finding]) -> str:
 def _line(evidence: Evidence, found: Finding, yes_or_no: bool) -> Line:
     """An arm's line: what became of right answers, or of the score beside them, and a behaviour."""
     than = _say("than_base", base=evidence.base) if found.of == "diff" else _say("than_start")
-    against = (
-        _say("against_base", base=evidence.base) if found.of == "diff" else _say("since_start")
-    )
     comparisons = {
         "scores": int(evidence.score_shifts["p_holm"].notna().sum()),
         "behaviours": int(evidence.feature_shifts["p_holm"].notna().sum()),
@@ -253,7 +250,7 @@ def _line(evidence: Evidence, found: Finding, yes_or_no: bool) -> Line:
         if yes_or_no:
             text = _say(f"right_{way}", n=in_hundred(truth.value), than=than)
         else:
-            text = _say(f"truth_{way}", n=number(abs(truth.value)), against=against)
+            text = _say(f"truth_{way}_{found.of}", n=number(abs(truth.value)), than=than)
         parts.append(part(text, truth, "scores"))
     elif gap is not None and gap.is_told:
         way = "behind" if gap.value < 0 else "ahead"

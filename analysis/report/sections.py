@@ -93,10 +93,11 @@ def front(evidence: Evidence, said: FirstScreen | None = None) -> list[str]:
     """The first screen: the study in a sentence, a line per arm, three panels, what to do next."""
     said = said or first_screen(evidence)
     places = {name: TEXTS["titles"][name] for name in ("caveats", "method", "samples")}
+    where = render_text("headlines", "where", where=evidence.effects.where)
     return [
         markup.front(
             f"Judge report: {evidence.name}",
-            extent(evidence),
+            f"{extent(evidence)} {where}" if evidence.runs else extent(evidence),
             {arm: line.markup() for arm, line in said.arms.items()},
             _course(evidence, said),
             markup.links(places),

@@ -134,7 +134,7 @@ def _candidates(run: Run) -> list[str]:
     """Experiments of the run's policy and task, the study's own and the usual one first."""
     names = []
     for name in preset_names("experiment"):
-        content = read_yaml(CONF / "experiment" / f"{name}.yaml")
+        content = _experiment(name)
         chosen = {
             key.removeprefix("override /"): value
             for entry in content.get("defaults", [])
@@ -149,8 +149,9 @@ def _candidates(run: Run) -> list[str]:
 
 def _swept(experiment: str) -> dict[str, str]:
     """What an experiment sweeps over beside seeds: key -> its values with commas."""
-    content = read_yaml(CONF / "experiment" / f"{experiment}.yaml")
-    params: Mapping[str, Any] = content.get("hydra", {}).get("sweeper", {}).get("params", {})
+    params: Mapping[str, Any] = (
+        _experiment(experiment).get("hydra", {}).get("sweeper", {}).get("params", {})
+    )
     return {key: str(values) for key, values in params.items() if key != "seed"}
 
 
@@ -229,6 +230,12 @@ def _spelled(value: object) -> str | None:
         return None if None in members else f"[{','.join(map(str, members))}]"
     is_simple = isinstance(value, str) and value != ABSENT and _SIMPLE.match(value)
     return str(value) if is_simple else None
+
+
+@functools.cache
+def _experiment(name: str) -> dict[str, Any]:
+    """What the file of an experiment says."""
+    return read_yaml(CONF / "experiment" / f"{name}.yaml")
 
 
 @functools.cache

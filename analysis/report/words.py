@@ -144,7 +144,7 @@ def _against_base(evidence: Evidence, arm: str) -> str:
         for row in by_size.head(MOST_NAMED).to_dict("records")
     ]
     left = len(clear) - len(named)
-    named += [f"{left} more"] if left else []
+    named += [f"and {left} more"] if left else []
     if tested:
         differ = f"{len(clear)} of {plural(tested, 'behaviour')} differ at Holm p < .05"
         parts.append(f"{differ}: {', '.join(named)}" if named else differ)

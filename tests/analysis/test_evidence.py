@@ -149,9 +149,14 @@ def test_the_truth_peaks_only_where_a_straight_line_fits_worse(evidence):
     bent = planted(rng, "sim-verbose", 0, 0.4 + d * (0.2 - 0.05 * d))  # peak at .2 / (2 * .05)
     (row, _) = rows(bent)
     assert row["low"] <= 2 <= row["high"]
-    both = replace(straight, overoptimisation=[*straight.overoptimisation, row])
-    said = sentence(both, "The truth peaks at sqrt KL: sim-verbose seed 0 ")
-    assert said.endswith("(1 of 16 runs with a KL).") and "sim-fair" not in said
+    one = replace(straight, overoptimisation=[*straight.overoptimisation, row])
+    assert sentence(one, "The truth peaks") == "", "one of 16 may be chance"
+    said = sentence(one, "Whether the truth peaks cannot be told: it is seen to in 1 run,")
+    assert "(of 16 runs with a KL, chance alone would show a peak in 0.56)" in said
+    three = replace(straight, overoptimisation=[*straight.overoptimisation, row, row, row])
+    said = sentence(three, "The truth peaks at these square roots of KL: sim-verbose seed 0 ")
+    assert said.endswith("(of 18 runs with a KL, chance alone would show a peak in 0.63).")
+    assert "sim-fair" not in said
 
 
 def test_the_gap_begins_to_rise_only_in_more_runs_than_by_chance(evidence):

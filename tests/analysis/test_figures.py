@@ -137,14 +137,13 @@ def test_what_moved_furthest_leads_and_the_rest_is_folded(evidence, monkeypatch)
     monkeypatch.setattr(sections, "MOST_BEHAVIOURS", 1)
     text = "".join(sections.behaviours(evidence))
     shown, folded = text.split("<details><summary>More: the behaviours over the steps", 1)
-    assert "The table also has 1 more behaviour which moved less." in shown
+    assert "The table also has 1 more behaviour." in shown
     assert shown.index("length (words)") < shown.index("repetition (share of words)")
     assert "Behaviours of the answers by training step" in folded and "training step" in folded
     assert "Behaviours of the answers by training step" not in shown
     last = "".join(sections.samples(evidence)).split("<details>")
     assert "last step (6)" in last[0] and "first step (1)" in last[1] and "last" not in last[1]
-    said = "".join(sections.findings(evidence))
-    assert said.index("<details") < said.index("judge minus truth") and 'class="text"' in said
+    assert "judge minus truth" in "".join(sections.findings(evidence))
 
 
 def test_a_shift_is_last_tenth_minus_first_tenth_with_a_unit_or_missing():

@@ -5,6 +5,7 @@ import shlex
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.records.arms import arm_names
@@ -17,8 +18,6 @@ from experiments.sweep import cells_of
 from study.cell.cells import Cell
 from study.config.identity import flatten
 from tests.analysis.conftest import made_run
-
-QUICKSTART = ("study=mine",)
 
 
 def runs_of(*words: str, steps: int = 0) -> list[Run]:
@@ -52,28 +51,31 @@ def of_arms(cells: list[Cell] | list[Run]) -> list[dict[str, Any]]:
     return [each for k, each in enumerate(made) if each not in made[:k]]
 
 
+MORE = (
+    "judge=sim-verbose",
+    "experiment=dose-response",
+    "experiment=knockout",
+    "experiment=interventions",
+    "experiment=mixed-quickstart",
+    "experiment=workflow-quickstart",
+    "experiment=judge-families",
+    "experiment=judge-families judge=qwen3-8b,gpt-oss-20b",
+    "debug=tiny judge=sim-fair,sim-flaky",
+)
+"""Studies whose command is looked for in the longest tier."""
+
+
 @pytest.mark.parametrize(
     "words",
     [
-        (),
-        ("judge=sim-fair,sim-verbose",),
-        ("judge=sim-verbose",),
-        ("trainer.steps=12", "trainer.learning_rate=1e-3", "judge=sim-fair,sim-strict"),
-        ("shadow=[sim-strict]",),
-        ("reward=rule",),
-        ("experiment=dose-response",),
-        ("experiment=knockout",),
-        ("experiment=interventions",),
-        ("experiment=mixed-quickstart",),
-        ("experiment=workflow-quickstart",),
-        ("experiment=judge-families",),
-        ("experiment=judge-families", "judge=qwen3-8b,gpt-oss-20b"),
-        ("debug=tiny", "judge=sim-fair,sim-flaky"),
+        "",
+        "judge=sim-verbose shadow=[sim-strict]",
+        "trainer.steps=12 trainer.learning_rate=1e-3 judge=sim-fair,sim-strict reward=rule",
+        *(pytest.param(words, marks=pytest.mark.long) for words in MORE),
     ],
-    ids=lambda words: " ".join(words) or "quickstart",
 )
 def test_a_study_is_typed_again_as_it_was(words):
-    runs = runs_of(*words, steps=1)
+    runs = runs_of(*words.split(), steps=1)
     command = command_of(runs)
     assert command is not None
     again = typed(f"{command.typed(['seed=7,8'])} study=again")
@@ -93,17 +95,11 @@ def study_of(evidence: Evidence, runs: list[Run], base: str | None = None) -> Ev
     like = [table.head(1).assign(arm=run.arm, judge=run.acting, cell=run.cell) for run in runs]
     records = dataclasses.replace(
         evidence.records,
-        table=next_steps_table(like),
+        table=pd.concat(like),
         folder=evidence.records.folder.parent / "mine",
     )
     base = base or runs[0].arm
     return dataclasses.replace(evidence, runs=runs, records=records, base=base)
-
-
-def next_steps_table(rows: list[Any]) -> Any:
-    import pandas as pd
-
-    return pd.concat(rows)
 
 
 def test_after_harm_comes_its_cause_and_then_more_seeds(evidence):
@@ -120,13 +116,15 @@ def test_after_harm_comes_its_cause_and_then_more_seeds(evidence):
 
 
 def test_what_no_one_planted_is_taken_out_by_regression(evidence):
-    """The judge pays for length, not for hedges; a real judge has no dose at all."""
+    """The judge pays for length, not for hedges."""
     study = study_of(evidence, runs_of())
     step, _ = choose(study, ("sim-verbose", "hedges"))
-    assert {tuple(cell.config.correction.debias) for cell in typed(step.command)} == {
-        (),
-        ("hedges",),
-    }
+    made = typed(step.command)
+    assert {tuple(cell.config.correction.debias) for cell in made} == {(), ("hedges",)}
+
+
+@pytest.mark.long
+def test_a_real_judge_has_no_dose(evidence):
     real = study_of(evidence, runs_of("experiment=judge-families", steps=8))
     step, _ = choose(real, ("qwen3-8b", "length"))
     made = typed(step.command)
