@@ -56,11 +56,8 @@ def test_words_of_the_glossary_are_explained_where_they_stand_first():
 def test_one_glossary_serves_the_report_and_the_docs():
     table = (ROOT / "docs" / "glossary.md").read_text().partition("## Behaviours")[0]
     rows = dict(re.findall(r"^\| ([a-z ,-]+) \| (.+) \|$", table, re.MULTILINE))
-    assert {word: rows[word] for word in markup.GLOSSARY.keys() & rows.keys()} == {
-        word: " ".join(markup.GLOSSARY[word].split())
-        for word in markup.GLOSSARY.keys() & rows.keys()
-    }
-    assert len(markup.GLOSSARY.keys() & rows.keys()) >= 8
+    shared = markup.GLOSSARY.keys() & rows.keys()
+    assert len(shared) >= 7 and all(rows[word] == markup.GLOSSARY[word] for word in shared)
 
 
 def test_greys_are_those_of_the_page_and_colours_their_own():
