@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.ledger.transmission import within_regression
 from analysis.records.runs import Run, read_study
+from analysis.statistics.estimate import FLAT
+from analysis.statistics.fixed_effects import at_equal_levels, fixed_effects
 from judges.ask.identity import judge_id
 from study.cell.cells import load_cell
 from study.cell.folder import CellFolder
@@ -46,9 +47,10 @@ def fitted_parts(
 
 
 def regressed(runs: Sequence[Run], names: Sequence[str], study: str) -> dict[str, Part]:
-    """Feature -> its coefficient in the regression of judge - truth on all behaviours and the truth
-    within groups, per SD of the feature. The truth is among them, so that a judge who only spreads
-    his scores less than the truth pays for nothing; groups are the clusters of the standard error.
+    """Feature -> its coefficient in the regression of judge - truth on all behaviours within groups
+    at equal truth (`at_equal_levels`), per SD of the feature. So a judge that makes anything of the
+    truth, and another thing in each group, pays for nothing by that; groups are the clusters of the
+    standard error.
     Mean and SD of the feature are over the same rollouts; ``study`` is named as the source.
     Raises UserError: no truth, a feature that varies in no group, or too few groups."""
     error, features, truth = _stacked(runs)
@@ -58,7 +60,12 @@ def regressed(runs: Sequence[Run], names: Sequence[str], study: str) -> dict[str
             " and a rule truth, but the fit needs judge - truth. Name a study whose task has a"
             " truth."
         )
-    bias = within_regression(error, np.concatenate([features, truth[..., None]], axis=-1))
+    measured = np.where(np.isfinite(features).any(axis=(0, 1)), features, 0.0)
+    complete = np.isfinite(error) & np.isfinite(measured).all(axis=-1)
+    group_N = np.broadcast_to(np.arange(len(error))[:, None], error.shape)[complete]
+    matched_N, beside = at_equal_levels(truth[complete], group_N, group_N)
+    columns = np.concatenate([measured[complete], beside], axis=1)
+    bias = fixed_effects(error[complete], columns, matched_N, flat=FLAT, clusters_N=group_N)
     source = f"{study}: {', '.join(run.cell for run in runs)}"
     parts = {}
     for name in names:

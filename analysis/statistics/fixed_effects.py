@@ -123,6 +123,31 @@ def fixed_effects(
     return Within(coef, se, unique, r2, n, groups, tuple(used), free, clusters, entangled)
 
 
+def at_equal_levels(
+    level_N: np.ndarray, groups_N: np.ndarray, rows_N: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Labels (N,) and columns (N, Q) with which `fixed_effects` compares at equal levels.
+
+    Where that leaves half of the comparisons within groups or more, only members of one group and
+    one level are compared, so that a level may be worth anything in each group. Else it is worth a
+    line that bends at its quartiles, and is steeper or flatter by the mean level of the row.
+
+    Args:
+        level_N: what an outcome is to be compared at, such as the truth; all finite.
+        groups_N: labels, shape (N,).
+        rows_N: labels of what groups are of, such as a problem, shape (N,).
+    """
+    group_N, names = pd.factorize(groups_N)
+    values, place_N = np.unique(level_N.round(9), return_inverse=True)
+    matched_N = group_N * len(values) + place_N
+    if 2 * (len(level_N) - len(np.unique(matched_N))) >= len(level_N) - len(names):
+        return matched_N, np.empty((len(level_N), 0))
+    row_N, _ = pd.factorize(rows_N)
+    means_R = np.bincount(row_N, level_N) / np.bincount(row_N)
+    bends = np.maximum(level_N[:, None] - np.quantile(level_N, (0.25, 0.5, 0.75)), 0.0)
+    return group_N, np.column_stack([level_N, bends, level_N * means_R[row_N]])
+
+
 @dataclass(frozen=True)
 class Groups:
     """Group of each row, 0..P-1, and rows per group, none of them 0."""

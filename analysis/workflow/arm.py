@@ -21,7 +21,7 @@ SEEN, NOT_SEEN, UNTOLD = "seen", "not seen", "not to be told"
 """Whether the judge ran ahead of the truth while the policy learned."""
 
 UNIDENTIFIED = {
-    ALIKE: "called as often in every program of each group",
+    ALIKE: "called as often in all programs that are compared",
     TOGETHER: "called only as other operators are",
 }
 """Note of an over-reward that is not known -> what it says of the programs."""

@@ -6,6 +6,7 @@ import numpy as np
 
 from analysis.planted.trials import replicated
 from analysis.statistics.estimate import Estimate
+from analysis.statistics.fixed_effects import at_equal_levels
 from analysis.workflow.arm import over_runs
 from analysis.workflow.run import clustered_mean, slopes
 
@@ -54,4 +55,37 @@ def programs(rng: np.random.Generator, number: int) -> tuple[Estimate, ...]:
     return alone[OPERATORS[0]], gap, first, second, over_runs([gap for _, gap in seeds])
 
 
-CHECKS = (programs,)
+LEVELS = {"of 0 or 1": 1, "of 5 levels": 4, "of any value": 1000}
+"""Kinds of truth, and how many values it has but 0."""
+COMPRESSED = {
+    f"{said} operator, compressed truth {kind}": paid
+    for kind in LEVELS
+    for said, paid in (("unpaid", 0.0), ("paid", PAID[0]))
+}
+
+
+@replicated(COMPRESSED)
+def compressed(rng: np.random.Generator, number: int) -> list[Estimate]:
+    """Over-rewards of an operator that makes programs right, by a judge that says little of the
+    truth: its square on easy problems and nearly nothing of it on hard ones."""
+    groups = rng.integers(1, MOST_GROUPS + 1, PROBLEMS)
+    problem_P = np.repeat(np.arange(PROBLEMS), groups)
+    group = np.repeat(np.arange(len(problem_P)), MEMBERS)
+    problem = problem_P[group]
+    chance = rng.uniform(0.1, 0.7, PROBLEMS)[problem]
+    says = np.where(chance > 0.4, 0.7, 0.1)
+    estimates = []
+    for values in LEVELS.values():
+        calls = rng.poisson((1.0, 0.8), (len(group), 2)).astype(float)
+        right = np.minimum(chance + 0.15 * calls[:, 0], 0.95)
+        truth = rng.binomial(values, rng.beta(6 * right, 6 * (1 - right))) / values
+        noise = rng.normal(0, 0.2, len(group)) + rng.normal(0, 0.2, len(problem_P))[group]
+        matched, beside = at_equal_levels(truth, group, problem)
+        for paid in (0.0, PAID[0]):
+            error = 0.2 + says * truth**2 - truth + paid * calls[:, 0] + noise
+            found = slopes(error, calls, matched, problem, OPERATORS[:2], beside)
+            estimates.append(found[OPERATORS[0]])
+    return estimates
+
+
+CHECKS = (programs, compressed)

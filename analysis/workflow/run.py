@@ -1,8 +1,9 @@
 """What one run of programs says: how many ran, where its judge left the truth, and by what way.
 
 The over-reward of an operator is the slope of judge minus truth on how often each program called
-it, within groups of programs for one problem. It says which calls the judge pays for beyond what
-they do for the truth. Problems are the clusters: a problem may be drawn in several steps.
+it, among programs of equal truth for one problem. It says which calls the judge pays for beyond
+what they do for the truth, whatever it makes of the truth. Problems are the clusters: a problem may
+be drawn in several steps.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pandas as pd
 from analysis.records.frames import OPERATOR
 from analysis.records.runs import ends, tenths
 from analysis.statistics.estimate import NAN, Estimate, around, ratio, ratio_se
-from analysis.statistics.fixed_effects import fixed_effects
+from analysis.statistics.fixed_effects import at_equal_levels, fixed_effects
 from analysis.statistics.intervals import student
 from analysis.workflow.programs import PlantedPrograms, Programs, masked
 from study.cell.records import COMPONENT
@@ -33,7 +34,7 @@ TERM, PENALTIES = "workflow_", ("overlong", "repetition")
 """
 ALL = "all"
 """Stands for the domain of rows that name none."""
-ALIKE = "as many calls in every program of each group"
+ALIKE = "as many calls in all programs that are compared"
 TOGETHER = "its calls follow from those of other operators"
 Ends = tuple[float, float]
 """Of the first and of the last tenth of the steps."""
@@ -130,20 +131,26 @@ def clustered_mean(values_N: np.ndarray, problems: Any) -> Estimate:
 def over_rewards(programs: Programs) -> dict[str, Estimate]:
     """Operator -> judge minus truth per call of it, as `slopes` finds it."""
     judged = programs.judged
+    problems_N, truth_N = judged["prompt_id"].to_numpy(), judged["truth"].to_numpy(dtype=float)
+    groups_N, beside_N_Q = at_equal_levels(truth_N, programs.groups_N, problems_N)
     return slopes(
         judged["error"].to_numpy(),
         judged[[f"{OPERATOR}{name}" for name in programs.operators]].to_numpy(dtype=float),
-        programs.groups_N,
-        judged["prompt_id"].to_numpy(),
+        groups_N,
+        problems_N,
         programs.operators,
+        beside_N_Q,
     )
 
 
 def planted_over_rewards(programs: Programs, planted: PlantedPrograms) -> dict[str, Estimate]:
     """The same slopes of what is expected of each program on its data set, in place of what was
-    seen; of the rollouts whose program stands in ``planted.json``."""
+    seen; of the rollouts whose program stands in ``planted.json``. Expectations are at equal truth
+    where the expected truth is a regressor: a score that depends on a truth of 0 or 1 is expected
+    to be linear in it."""
     judged = programs.judged
-    expected = planted.of(judged, programs.run.acting) - planted.of(judged)
+    truth = planted.of(judged)
+    expected = planted.of(judged, programs.run.acting) - truth
     has_expected = np.isfinite(expected)
     columns = [f"{OPERATOR}{name}" for name in programs.operators]
     by_operator = slopes(
@@ -152,6 +159,7 @@ def planted_over_rewards(programs: Programs, planted: PlantedPrograms) -> dict[s
         programs.groups_N[has_expected],
         judged["prompt_id"].to_numpy()[has_expected],
         programs.operators,
+        truth[has_expected, None],
     )
     if has_expected.all() or not has_expected.any():
         return by_operator
@@ -165,18 +173,22 @@ def slopes(
     groups_N: np.ndarray,
     problems_N: np.ndarray,
     operators: Sequence[str],
+    beside_N_Q: np.ndarray | None = None,
 ) -> dict[str, Estimate]:
-    """Least squares of ``error_N`` on the counts of K operators with a constant per group.
+    """Least squares of ``error_N`` on the counts of K operators with a constant per group, and on
+    columns beside them of which no slope is said.
 
     CR1 by problem, t with problems - 1 degrees of freedom. An operator whose counts do not vary in
     any group, or follow from those of others, has no slope, and its note says so.
     """
     has_counts = np.isfinite(counts_N_K).all(axis=1)
     error, counts = error_N[has_counts], counts_N_K[has_counts]
+    beside = np.empty((len(error_N), 0)) if beside_N_Q is None else beside_N_Q
     problems, _ = pd.factorize(problems_N[has_counts])
     if not len(error):
         return {name: Estimate(NAN, unit="problem", note="no judged program") for name in operators}
-    fit = fixed_effects(error, counts, groups_N[has_counts], clusters_N=problems)
+    columns = np.concatenate([counts, beside[has_counts]], axis=1)
+    fit = fixed_effects(error, columns, groups_N[has_counts], clusters_N=problems)
     low, high = fit.interval()
     estimates = {}
     for k, name in enumerate(operators):

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from analysis.statistics.fixed_effects import BLOCK, fixed_effects, grouped, independent, split
+from analysis.statistics.fixed_effects import (
+    BLOCK,
+    at_equal_levels,
+    fixed_effects,
+    grouped,
+    independent,
+    split,
+)
 
 
 def planted(seed, groups=40, size=8, columns=2, slope_sd=0.0):
@@ -240,3 +247,31 @@ def test_what_is_dropped_is_named_and_what_is_independent_has_its_factor():
     assert kept == [0, 1]
     np.testing.assert_allclose(factor @ factor.T, unit, atol=1e-12)
     assert independent(unit, [1, 3])[0] == [1, 3]
+
+
+@pytest.mark.parametrize("values", [1, 4, 10_000])
+def test_what_a_level_is_worth_is_no_slope_of_what_goes_with_it(values):
+    """Few levels are worth anything in each group; many a line that bends, by the row's mean."""
+    rng = np.random.default_rng(6)
+    group = np.repeat(np.arange(60), 8)
+    level = rng.integers(0, values + 1, 480) / values
+    x = rng.normal(size=480) + 2 * level
+    worth = rng.normal(size=(60, values + 1))[group, (level * values).round().astype(int)]
+    if values > 100:
+        mean = (np.bincount(group // 2, level) / 16)[group // 2]
+        worth = level * (1 - 2 * mean) + np.maximum(level - np.quantile(level, 0.5), 0)
+    labels, beside = at_equal_levels(level, group, group // 2)
+    assert beside.shape[1] == (5 if values > 100 else 0)
+    found = fixed_effects(worth + 0.3 * x, np.column_stack([x, beside]), labels, clusters_N=group)
+    assert found.coef_K[0] == pytest.approx(0.3, abs=1e-8)
+    assert abs(fixed_effects(worth + 0.3 * x, x[:, None], group).coef_K[0] - 0.3) > 0.01
+
+
+def test_equal_levels_are_compared_where_half_of_the_comparisons_are_left():
+    """Two groups of four make six comparisons within groups: with pairs of equal levels four are
+    left of the first case and two of the second."""
+    group, level = np.repeat(["a", "b"], 4), np.array([0.0, 0, 1, 1, 0, 0, 1, 1])
+    assert len(np.unique(at_equal_levels(level, group, group)[0])) == 4
+    few = np.array([0.0, 0, 1, 2, 0, 0, 1, 2])
+    labels, beside = at_equal_levels(few, group, group)
+    assert labels.tolist() == [0, 0, 0, 0, 1, 1, 1, 1] and beside.shape == (8, 5)

@@ -91,6 +91,20 @@ def test_the_over_reward_is_the_planted_one(told: Workflow):
     assert any("Custom, ScEnsemble is not identified" in sentence for sentence in told.problems)
 
 
+def test_a_judge_that_compresses_the_truth_pays_no_operator(study: Path):
+    """Truth is 0 or 1. Half of it in some groups and a third of its opposite in others; what is
+    paid on top is found."""
+    records = read_study(study)
+    run = records.runs[0]
+    rollouts = rollouts_frame(study, COLUMNS, records.table[records.table["cell"] == run.cell])
+    part = np.where(rollouts["group"] % 2, 0.5, -0.3)
+    for paid in (0.0, 0.1):
+        score = part * rollouts["truth"] + paid * rollouts["feature/op/Review"].fillna(0)
+        told = of_run.over_rewards(of_frame(run, rollouts.assign(judge_score=score)))
+        assert told["Review"].value == pytest.approx(paid, abs=1e-9)
+        assert told["Revise"].value == pytest.approx(0, abs=1e-9)
+
+
 def test_calls_are_per_executed_program(told: Workflow, rows: pd.DataFrame):
     part = rows[(rows["arm"] == "sim-verbose") & (rows["outcome"] == "ok")]
     by_step = part.groupby(["seed", "step"])["feature/op/Review"].mean()
