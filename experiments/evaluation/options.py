@@ -106,7 +106,9 @@ class Options:
     chat_template: Path | None = option("file of a chat template in place of the model's own")
     api_key_env: str | None = option("variable that holds the endpoint's key")
     concurrency: int = option("requests sent at once", 16, Number(low=1))
-    timeout_s: float = option("seconds per response, retries included", 600.0, Number(low=1, high=86_400))
+    timeout_s: float = option(
+        "seconds per response, retries included", 600.0, Number(low=1, high=86_400)
+    )
     overrides: list[str] = overrides("judge.", "task.", "executor.", only=(*JUDGED, *PLAYED))
     given: frozenset[str] = frozenset()
     """Options that were typed."""
