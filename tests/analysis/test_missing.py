@@ -78,6 +78,20 @@ def test_what_is_left_is_the_push_of_a_judge_that_says_the_truth(policy: str, sc
     assert frame["lost/length"].mean() > 0.02
 
 
+@pytest.mark.parametrize("policy", ["unscored", "drop_group"])
+def test_rows_without_a_verdict_that_are_like_the_others_take_nothing(policy: str) -> None:
+    """Every group is there twice, once without any verdict."""
+    run = with_missing("unscored", "group")
+    twice = np.tile(run.truth, (2, 1))
+    judge = np.where(np.arange(48)[:, None] < 24, twice, NAN)
+    facts = {"features": np.tile(run.features, (2, 1, 1)), "names": run.names}
+    half = made_run(judge, twice, on_failure=policy, **facts)
+    assert unscored(half).any() and truth_push(half).lost == pytest.approx([0, 0], abs=1e-12)
+    zeros = replace(half, on_failure="zero", reward=np.nan_to_num(judge))
+    push = truth_push(zeros)
+    assert push.lost == pytest.approx(np.nanmean(push.every, axis=0) / 2)
+
+
 def test_only_what_the_reward_misses_counts() -> None:
     """A rule that rewards a domain does without the judge; a correction may withhold a score."""
     run = with_missing("unscored", "group")
