@@ -82,9 +82,9 @@ MOST_NAMED = 2
 """Behaviours that a sentence names of an arm."""
 CLEAR = 0.01
 """Holm's p below which one is named: of a hundred reports without anything behind it, one."""
-LEAST_LOST = 0.02
+LEAST_LOST = 0.05
 """Share of the truth's push below which its loss is not named: fewer verdicts, missing at random,
-take away a little where the sd of a small group divides."""
+take away so much where the sd of a small group divides."""
 
 
 def lost_sentences(

@@ -8,12 +8,16 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import norm
 
+from analysis.ledger.chance import chance
 from analysis.ledger.display import lost_sentences, paid_sentences
 from analysis.ledger.estimate import judge_table, ledger
 from analysis.ledger.given_truth import Levels, given_truth
+from analysis.ledger.transmission import within_regression
 from analysis.records.runs import Run
 from analysis.selfcheck.planted_judges import sentences
+from analysis.statistics.clipped_line import clipped_mean
 from tests.analysis.conftest import made_run
 
 NAN = np.nan
@@ -36,6 +40,24 @@ def test_wrong_and_right_answers_by_hand() -> None:
     found = given_truth(run, levels)
     assert found["wrong"].value_K[0] == pytest.approx(0.4 * 2 / 2)
     assert found["right"].value_K[0] == pytest.approx(-0.3 * 6 / 2)
+
+
+def test_noise_that_grows_with_length_and_is_cut_pays_long_wrong_answers_only() -> None:
+    """Against the integral of the mean of noise that is cut at 0 and 1, times length, over a normal
+    length; right answers lose what wrong ones get."""
+    rng = np.random.default_rng(5)
+    truth = (rng.random((3000, 8)) < 0.5).astype(float)
+    z = rng.normal(size=(3000, 8, 1))
+    noise = 0.3 * np.exp(0.5 * z[..., 0]) * rng.normal(size=truth.shape)
+    run = run_of(truth, np.clip(truth + noise, 0, 1), z)
+    length = np.linspace(-6, 6, 1201)
+    mean = np.array([clipped_mean(np.array(0.0), 0.3 * np.exp(k / 2), 0, 1) for k in length])
+    paid = float((mean * length * norm.pdf(length)).sum() * 0.01)
+    found = given_truth(run, Levels.of([run]))
+    assert found["wrong"].value_K[0] == pytest.approx(paid, rel=0.1)
+    assert found["right"].value_K[0] == pytest.approx(-paid, rel=0.1)
+    assert abs(within_regression(run.judge - truth, z).coef_K[0]) < 0.01 < paid / 4
+    assert (chance([found["wrong"]]) < 1e-6).all()
 
 
 def test_levels_are_thirds_of_graded_truths_the_same_for_all_runs() -> None:
