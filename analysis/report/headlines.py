@@ -263,7 +263,7 @@ def _line(evidence: Evidence, found: Finding, yes_or_no: bool) -> Line:
         each = found.behaviours[0]
         moved = _say("moved", what=called(each), n=number(each.value, True), unit=each.unit)
         parts.append(part(moved, each, "behaviours"))
-    if truth is not None and not truth.is_told:
+    if parts and truth is not None and not truth.is_told:
         parts.append((_say("truth_untold"), "", ""))
     if not parts:
         known = truth or score

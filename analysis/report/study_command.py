@@ -120,7 +120,8 @@ def _changed(experiment: str, arms: Sequence[Run]) -> StudyCommand | None:
         return None
     key = next(iter(keys), "")
     values = {run.arm: _value(run, key) for run in arms if key}
-    return StudyCommand(experiment, shared, key, values)
+    others = tuple(word for word in shared if word.partition("=")[0] != key)
+    return StudyCommand(experiment, others, key, values)
 
 
 def steps_of(experiment: str, settings: Sequence[str]) -> int:

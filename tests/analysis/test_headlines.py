@@ -122,12 +122,12 @@ def test_a_line_has_two_numbers_at_most_and_no_certainty(two):
         "sim-verbose: truth 0.1 lower than under sim-fair (clear in all three runs); "
         "longer answers, +20 words (clear in all three runs)."
     )
-    assert fair.text() == "sim-fair (baseline): no change in truth told from chance."
+    assert fair.text() == "sim-fair (baseline): nothing told from chance (3 runs)."
     for line in (*screen.lines(), verbose.markup()):
         assert not re.search(r"\b(sure|certain|proven|significant)", line)
     shown = Page(f"<p>{verbose.markup()}</p>")
     assert shown.text.replace(" ", "") == said.replace(" ", "") and shown.tags.count("abbr") == 2
-    assert "95 % interval [-0.10; Holm p &lt;.001 among 3 comparisons" in verbose.markup()
+    assert "95 % interval [-0.105, -0.095]; Holm p &lt;.001 among 3 comparisons" in verbose.markup()
     assert "on rollouts, first and last tenth of the steps" in verbose.markup()
 
 

@@ -145,6 +145,7 @@ def test_a_smoke_test_is_followed_by_the_whole_study(evidence):
 def test_few_seeds_and_one_arm_come_first(evidence):
     study = study_of(evidence, runs_of("judge=sim-verbose", "seed=0,1"))
     baseline, seeds = choose(study, None)
+    assert all(step.command.count("judge=") == 1 for step in (baseline, seeds))
     made = typed(baseline.command)
     assert {cell.config.judge.name for cell in made} == {"sim-fair", "sim-verbose"}
     assert {cell.config.seed for cell in typed(seeds.command)} == {0, 1, 2}
