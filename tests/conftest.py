@@ -44,8 +44,8 @@ settings.load_profile("standard")
 ROOT = commands.ROOT
 SMALL_STUDY = ("debug=tiny", "judge=sim-fair,sim-flaky", "seed=3,4", "shadow=[sim-verbose]")
 """What `small_study` is made by; under these seeds the flaky judge fails somewhere."""
-QUICKSTART_JUDGES = ("sim-fair", "sim-verbose", "sim-flattery")
-"""What `quickstart` is made by, a sweep each."""
+QUICKSTART_CELLS = tuple(itertools.product(("sim-fair", "sim-verbose", "sim-flattery"), range(3)))
+"""Judges and seeds of the quickstart."""
 RECORDS_ONLY = ("debug=tiny", "sweep.report=false", "tracking=none")
 """A tiny study of which a test reads the records alone."""
 S3_KEYS = {
@@ -311,9 +311,9 @@ def quickstart(together, trained) -> Path:
     """
     source, whole = together / "quickstart_runs", together / "quickstart_runs.whole"
     with locks.held(together / "quickstart_runs.lock"):
-        for judge in () if whole.exists() else QUICKSTART_JUDGES:
-            words = (f"judge={judge}", "sweep.threads=1", "sweep.report=false", "tracking=none")
-            done = trained(source, *words)
+        for judge, seed in () if whole.exists() else QUICKSTART_CELLS:  # a sweep each has its time
+            words = ("sweep.threads=1", "sweep.report=false", "tracking=none")
+            done = trained(source, f"judge={judge}", f"seed={seed}", *words)
             assert done.returncode == 0, done.stdout + done.stderr
         whole.touch()
     return source / "quickstart"
