@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from analysis.drift.estimate import SCORES, difference, mean_shift, usable_cells
+from analysis.drift.base import base_of
+from analysis.drift.estimate import SCORES, usable_cells
 from analysis.frozen.effects import Effects, On, effects_of
-from analysis.interventions.estimate import base_of
 from analysis.records import runs as records
 from analysis.records.runs import Records
 from analysis.statistics.estimate import Estimate
@@ -56,22 +56,17 @@ class Study(Records):
                 f"{metric} is not measured. Legal are {', '.join([*SCORES, *FEATURES])}."
             )
         effects = self.effects(on)
-        table = effects.scores if metric in SCORES else effects.behaviours
-        of_metric = table[table["metric"] == metric]
-        parts = [
-            of_metric[of_metric["arm"] == arm].set_index("seed")
-            for arm in ([judge] if beyond is None else [judge, beyond])
-        ]
-        for arm, part in zip((judge, beyond), parts, strict=False):
-            if part.empty:
-                arms = ", ".join(dict.fromkeys(of_metric["arm"]))
+        for arm in (judge, *([] if beyond is None else [beyond])):
+            if effects.runs_of(metric, arm).empty:
+                table = effects.scores if metric in SCORES else effects.behaviours
+                arms = ", ".join(dict.fromkeys(table.loc[table["metric"] == metric, "arm"]))
                 raise UserError(
                     f"{self.folder} has no finished run under judge={arm}. It has"
                     f" {arms or 'no finished run at all'}."
                 )
         if beyond is not None:
-            return difference(parts[0], parts[1], effects.variances.differences)
-        return mean_shift(parts[0], effects.variances.shifts)
+            return effects.difference(metric, judge, beyond)
+        return effects.shift(metric, judge)
 
 
 def read_study(study_dir: Path | str) -> Study:

@@ -28,8 +28,8 @@ from analysis.answers.choice import ALL, BOTH, GAP, RANDOM, STEPS, Choice, Pick,
 from analysis.answers.reading import Answers, read_answers
 from analysis.display.figures import MARKERS, looks, looks_of
 from analysis.display.markup import environment
+from analysis.drift.base import base_of
 from analysis.drift.estimate import arms_in_order, usable_cells
-from analysis.interventions.estimate import base_of
 from analysis.records.frames import NUMBERS, read_config
 from study.cell.places import shown
 from study.config.identity import identifying

@@ -1,6 +1,6 @@
 """Two studies side by side: how they were made, what each taught, and how one forecasts the other.
 
-A shift is a mean over runs with its t interval over runs, as the report has it. Where an arm of one
+A shift is a mean over runs with its interval over runs, as the report has it. Where an arm of one
 name ran under the same seeds in both, the difference is paired by seed. Both studies are read by
 frozen evaluation where every finished run of both has it, and else by their rollouts.
 """
@@ -19,11 +19,10 @@ from analysis.forecast import units as forecast_units
 from analysis.forecast.estimate import FirstRewards, ask
 from analysis.forecast.response import FEWEST_ARMS
 from analysis.forecast.units import Candidates, MethodScore, Trained
-from analysis.frozen.effects import On, effects_of
+from analysis.frozen.effects import Effects, On, effects_of
 from analysis.frozen.estimate import all_frozen
 from analysis.records.runs import Records, Run, read_study
 from analysis.statistics.estimate import NO_ESTIMATE, Estimate
-from analysis.statistics.intervals import mean_interval
 from analysis.statistics.prediction import Prediction
 from study.cell.cells import Cell, load_cell
 from study.cell.folder import study_cells
@@ -223,7 +222,7 @@ def shifts(one: Side, other: Side, on: On) -> list[ShiftPair]:
     seed. The interval of a shift is that of its own study's report."""
     of_studies = [effects_of(side.runs, None, on=on) for side in (one, other)]
     tables = [pd.concat([each.scores, each.behaviours]) for each in of_studies]
-    ratios = [each.variances.shifts for each in of_studies]
+    ratios = [each.variances for each in of_studies]
     arms = list(dict.fromkeys([*one.arms, *other.arms]))
     names = [*SCORES, *_varying([*one.runs, *other.runs])]
     of_both = {
@@ -235,12 +234,13 @@ def shifts(one: Side, other: Side, on: On) -> list[ShiftPair]:
         for arm in arms
     }
     of_pairs = drift.variance_of_pairs([(second, first) for first, second in of_both.values()])
+    apart = replace(ratios[0], differences=of_pairs)
     rows = []
     for (metric, arm), parts in of_both.items():
         estimates = [drift.mean_shift(*each) for each in zip(parts, ratios, strict=True)]
         has_value = [not np.isnan(each.value) for each in estimates]
         if any(has_value):
-            pair = drift.difference(parts[1], parts[0], of_pairs) if all(has_value) else NO_ESTIMATE
+            pair = drift.difference(parts[1], parts[0], apart) if all(has_value) else NO_ESTIMATE
             rows.append(ShiftPair(metric, arm, estimates, pair))
     return rows
 
@@ -268,6 +268,8 @@ class ForecastInputs:
     first_rewards: FirstRewards
     judged: Candidates
     runs: Trained
+    effects: Effects
+    """On rollouts, which forecasts are of."""
 
 
 def forecasts(one: tuple[Path, Side], other: tuple[Path, Side], steps: int) -> list[CrossForecast]:
@@ -278,9 +280,9 @@ def forecasts(one: tuple[Path, Side], other: tuple[Path, Side], steps: int) -> l
         try:
             first_rewards = ask(folder, "study", steps)
             judged = forecast_units.candidates(first_rewards)
-            inputs.append(
-                ForecastInputs(first_rewards, judged, forecast_units.trained(side.runs, judged))
-            )
+            trained = forecast_units.trained(side.runs, judged)
+            effects = effects_of(side.runs, None, on="rollouts")
+            inputs.append(ForecastInputs(first_rewards, judged, trained, effects))
         except UserError as error:
             inputs.append(error)
     first, second = inputs
@@ -311,8 +313,8 @@ def _forecast(
         return CrossForecast(name, fitted_on, why_none=str(error))
     rows = []
     for line in lines:
-        of_arm = of.runs.arm == of.judged.arms.index(line.arm)
-        trained = of.runs.shift[of_arm, of.judged.start.names.index(line.feature)] * line.sd
-        rows.append(replace(line, observed=mean_interval(trained.tolist())))
+        of_arm = of.effects.runs_of(line.feature, line.arm)
+        trained = of_arm[of_arm["cell"].isin(of.runs.cells)]
+        rows.append(replace(line, observed=drift.mean_shift(trained, of.effects.variances)))
     in_both = sorted({*of.judged.arms} & {*by.judged.arms})
     return CrossForecast(name, fitted_on, in_both, rows, scores)

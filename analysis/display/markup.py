@@ -196,6 +196,12 @@ def signed(each: Estimate) -> str:
     return estimate(each.value, each.low, each.high)
 
 
+def score(each: Estimate) -> str:
+    """A change of a score, with no more than `DECIMALS`."""
+    value, low, high = (round(number, DECIMALS) for number in (each.value, each.low, each.high))
+    return estimate(value, low, high)
+
+
 def p_value(p: float) -> str:
     """A p value to two digits, bounded below at .001."""
     if math.isnan(p):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,16 +17,17 @@ import pandas as pd
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
+from analysis.display.markup import cut, cut_difference
+from analysis.drift.pairs import Tail, paired_shifts
 from analysis.records.frames import NAMELESS, rollouts_frame
 from analysis.records.runs import Records, Run, ends, shift, step_means, tenths
-from analysis.statistics.estimate import FLAT, Estimate, group_sums, ratio, ratio_se
+from analysis.statistics.estimate import FLAT, Estimate, group_sums, known_mean, ratio_se
 from analysis.statistics.intervals import (
     Paired,
     grouped_intervals,
     mean_interval,
     paired_difference,
-    ratio_of_variances,
-    seed_differences,
+    variance_of,
 )
 from analysis.statistics.run_variance import RunVariance
 from study.features import FEATURES, unit
@@ -126,17 +127,6 @@ def _stretches(curves: pd.DataFrame, most: int) -> pd.DataFrame:
     return placed.groupby(by, sort=False, observed=True, dropna=False)["value"].mean().reset_index()
 
 
-@dataclass(frozen=True)
-class Tail:
-    """The groups of one end of a run: step and prompt of each (P,), and the sum of a metric over
-    its rollouts that have it, with their number, (P, 2). Where the same prompts are asked at both
-    ends there is one for both, and the metric is the difference."""
-
-    step_P: np.ndarray
-    prompt_P: np.ndarray | None
-    sums_P_2: np.ndarray
-
-
 def run_shifts(
     runs: Sequence[Run],
     values: Callable[[Run], dict[str, np.ndarray]] = score_values,
@@ -181,43 +171,6 @@ def run_shifts(
                 row |= {"worst_low": lowest[1] - highest[0], "worst_high": highest[1] - lowest[0]}
             rows.append(row)
     return pd.DataFrame(rows, columns=[*SHIFTS])
-
-
-def pair_variance(treated: pd.DataFrame, base: pd.DataFrame) -> pd.Series:
-    """Sampling variance of the difference in shift between the two runs of each seed.
-
-    Groups of one step and prompt are paired, so that what both runs share costs nothing: the
-    prompts, and the rollouts of a first step. Where the prompts of an end are not the same, or not
-    known, its groups are independent. NaN where groups do not tell, or a seed has more runs.
-    """
-    ours, theirs = _tails_of(treated), _tails_of(base)
-    variances = {}
-    for seed in sorted(ours.keys() & theirs.keys()):
-        alone = len(ours[seed]) == len(theirs[seed]) == 1
-        pairs = zip(ours[seed][0], theirs[seed][0], strict=True) if alone else ()
-        variances[seed] = sum(_tail_variance(*pair) for pair in pairs) if alone else math.nan
-    return pd.Series(variances, dtype=float)
-
-
-def _tails_of(runs: pd.DataFrame) -> dict[int, list[list[Tail]]]:
-    """Seed -> the tails of its runs."""
-    tails: dict[int, list[list[Tail]]] = {}
-    for seed, ends_of in zip(runs.index, runs["tails"], strict=True):
-        tails.setdefault(seed, []).append(ends_of)
-    return tails
-
-
-def _tail_variance(ours: Tail, theirs: Tail) -> float:
-    if (
-        ours.prompt_P is None
-        or theirs.prompt_P is None
-        or not np.array_equal(ours.step_P, theirs.step_P)
-        or not np.array_equal(ours.prompt_P, theirs.prompt_P)
-    ):
-        return sum(ratio_se(tail.sums_P_2[tail.sums_P_2[:, 1] > 0]) ** 2 for tail in (ours, theirs))
-    differences = ratio(ours.sums_P_2) - ratio(theirs.sums_P_2)
-    differences = differences[np.isfinite(differences)]
-    return ratio_se(np.stack([differences, np.ones(len(differences))], axis=1)) ** 2
 
 
 def one_behaviour(runs: Sequence[Run], names: Sequence[str]) -> dict[str, str]:
@@ -302,31 +255,15 @@ def run_variances(shifts: pd.DataFrame, base: str | None) -> RunVariances:
         for (arm, metric), part in by_arm.items()
         if base is not None and arm != base and (base, metric) in by_arm
     ]
-    of_arms = [_ratio(part["shift"], part["group_var"]) for part in by_arm.values()]
-    return RunVariances(_fitted(of_arms), variance_of_pairs(pairs))
+    of_arms = variance_of((part["shift"], part["group_var"]) for part in by_arm.values())
+    return RunVariances(of_arms, variance_of_pairs(pairs))
 
 
 def variance_of_pairs(pairs: Sequence[tuple[pd.DataFrame, pd.DataFrame]]) -> RunVariance:
     """Fitted to differences paired by seed: rows of `run_shifts` of one metric in two arms each,
     indexed by seed."""
-    ratios = []
-    for treated, base in pairs:
-        differences = seed_differences(treated["shift"], base["shift"])
-        within = pair_variance(treated, base).reindex(differences.index)
-        ratios.append(_ratio(differences, within))
-    return _fitted(ratios)
-
-
-def _fitted(ratios: Sequence[tuple[float, int]]) -> RunVariance:
-    observed, free = np.array(ratios, dtype=float).reshape(-1, 2).T
-    return RunVariance.fitted(observed, free)
-
-
-def _ratio(values: pd.Series, within: pd.Series) -> tuple[float, int]:
-    """Variance of runs over that of their sampling, and its degrees of freedom."""
-    has_value = values.notna().to_numpy()
-    shifts = values.to_numpy(dtype=float)[has_value]
-    return ratio_of_variances(shifts, within.to_numpy(dtype=float)[has_value]), len(shifts) - 1
+    of_pairs = (paired_shifts(*pair) for pair in pairs)
+    return variance_of((pair["treated"] - pair["base"], pair["within"]) for pair in of_pairs)
 
 
 def _by_arm(shifts: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
@@ -374,7 +311,7 @@ def shift_table(
             "unit": "score" if metric in SCORES or metric.startswith(BY) else unit(metric),
             "first": mean_interval(part["first"]).value,
             "last": mean_interval(part["last"]).value,
-            **mean_shift(part, ratios.shifts).row("shift"),
+            **mean_shift(part, ratios).row("shift"),
             "se": float(moved["shift"].std(ddof=1) / runs**0.5),
             "group_se": float(moved["group_var"].sum(min_count=1) ** 0.5 / runs),
             "naive_se": float(moved["naive_var"].sum(min_count=1) ** 0.5 / runs),
@@ -384,7 +321,7 @@ def shift_table(
         }
         other = by_arm.get((base, metric)) if base is not None and arm != base else None
         if other is not None:
-            paired = difference(part, other, ratios.differences)
+            paired = difference(part, other, ratios)
             names = {"low": "diff_low", "high": "diff_high", "note": "diff_note"}
             names["p"] = "p_sign_flip"
             row |= {
@@ -402,27 +339,46 @@ def shift_table(
     return table
 
 
-def mean_shift(runs: pd.DataFrame, ratios: RunVariance) -> Estimate:
-    """How far the runs of an arm moved: rows of `run_shifts` of one metric."""
-    return mean_interval(
+def mean_shift(runs: pd.DataFrame, ratios: RunVariances) -> Estimate:
+    """How far the runs of an arm moved: rows of `run_shifts` of one metric. The interval is cut
+    where nothing can be beyond it."""
+    mean = mean_interval(
         runs["shift"].tolist(),
         within=runs["group_var"].tolist(),
-        ratios=ratios,
+        ratios=ratios.shifts,
         within_free=_groups_free(runs),
     )
+    low, high = cut(_level(runs) | {"low": mean.low, "high": mean.high})
+    return replace(mean, low=low, high=high)
 
 
-def difference(treated: pd.DataFrame, base: pd.DataFrame, ratios: RunVariance) -> Paired:
-    """How much further the runs of one arm moved than those of another, paired by seed: rows of
-    `run_shifts` of one metric, indexed by seed. Groups are paired, so that the difference has half
-    of the degrees of freedom that those of both have."""
-    return paired_difference(
-        treated["shift"],
-        base["shift"],
-        within=pair_variance(treated, base),
-        ratios=ratios,
+def difference(treated: pd.DataFrame, base: pd.DataFrame, ratios: RunVariances) -> Paired:
+    """How much further the runs of one arm moved than those of another, paired by seed, on the same
+    rows (`paired_shifts`): rows of `run_shifts` of one metric, indexed by seed. Groups are paired,
+    so that the difference has half of the degrees of freedom that those of both have. The interval
+    is cut where nothing can be beyond it."""
+    pairs = paired_shifts(treated, base)
+    mean = paired_difference(
+        pairs["treated"],
+        pairs["base"],
+        within=pairs["within"],
+        ratios=ratios.differences,
         within_free=_groups_free(treated, base) / 2,
     )
+    if math.isnan(mean.low):
+        return mean
+    shift = mean_shift(base, ratios)
+    ends = {"diff": mean.value, "diff_low": mean.low, "diff_high": mean.high}
+    low, high = cut_difference(
+        _level(treated) | ends, _level(base) | {"low": shift.low, "high": shift.high}
+    )
+    return replace(mean, low=low, high=high)
+
+
+def _level(runs: pd.DataFrame) -> dict[str, Any]:
+    """Where the runs of an arm began and how far they moved, as `cut` takes it."""
+    means = {name: known_mean(runs[name].to_numpy(dtype=float)) for name in ("first", "shift")}
+    return {"metric": runs["metric"].iloc[0] if len(runs) else "", **means}
 
 
 _SHIFT_COLUMNS = (

@@ -13,6 +13,7 @@ from analysis.display.markup import (
     paragraph,
     picture,
     render_text,
+    score,
     sheet,
     signed,
     title,
@@ -28,7 +29,7 @@ def judges_table(families: Families) -> pd.DataFrame:
     return pd.DataFrame(
         _key(judge)
         | {"runs": judge.runs}
-        | {"shift of its score": signed(judge.score), "shift of the truth": signed(judge.truth)}
+        | {"shift of its score": score(judge.score), "shift of the truth": score(judge.truth)}
         | {"behaviour follows bias (rank correlation)": signed(judge.followed)}
         for judge in families.judges
     )
@@ -86,5 +87,7 @@ def section(families: Families) -> list[str]:
         picture("followed", followed, families),
         sheet("families-judges", judges_table(families)),
         *folded(TEXTS["folded"]["families"], fragments),
-        paragraph(render_text("paragraphs", "families", measured=families.measured)),
+        paragraph(
+            render_text("paragraphs", "families", measured=families.measured, where=families.where)
+        ),
     ]

@@ -2,7 +2,10 @@
 
 The bias of a judge is measured within groups on its runs' recorded rollouts, all behaviours at
 once, and beside it by a probe of the same judge where one is kept. The run is the unit: what is
-said of a judge is a mean over its runs. Simulated judges are left out, since their biases are
+said of a judge is a mean over its runs. Shifts are those of the study's `Effects`, each with its
+one interval. A bias is a slope and no effect of an arm: how much more runs vary in it than their
+groups explain is learnt from all biases of all judges here. A rank correlation has no sampling
+variance, and its interval is Student's. Simulated judges are left out, since their biases are
 planted and not measured.
 """
 
@@ -14,16 +17,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from scipy import stats
 
 from analysis.dose.errors_in_variables import slopes
-from analysis.drift.estimate import feature_values, run_shifts
+from analysis.drift.estimate import mean_shift
+from analysis.frozen.effects import Effects
 from analysis.ledger.transmission import within_regression
 from analysis.probes.effects import clustered_mean, pairs
 from analysis.probes.profile import read, scores
 from analysis.records.runs import Run
 from analysis.statistics.estimate import Estimate
-from analysis.statistics.intervals import mean_interval
+from analysis.statistics.intervals import mean_interval, variance_of
+from analysis.statistics.run_variance import RunVariance
 from judges.ask.identity import judge_id
 from study.config.schema import Judge, freeze
 from study.errors import UserError
@@ -55,7 +61,7 @@ class Behaviour:
     probed: Estimate | None
     """Over prompts; None without a probe of it."""
     shift: Estimate
-    """In SDs: last tenth of the steps - first tenth."""
+    """In SDs over all answers of the study."""
 
 
 @dataclass(frozen=True)
@@ -87,16 +93,22 @@ class Families:
     """Behaviour -> SDs of shift per score unit of bias, over judges, its error taken out."""
     simulated: int
     """Runs of simulated judges, which are left out."""
+    where: str
+    """On what the shifts rest: `Effects.where`."""
 
 
 def of_runs(
-    runs: Sequence[Run], spread: Mapping[str, float], folder: Path | None = None
+    runs: Sequence[Run],
+    spread: Mapping[str, float],
+    effects: Effects,
+    folder: Path | None = None,
 ) -> Families | None:
     """The families of a study's runs; None where its judges, simulated ones left out, are of one
     family, size and prompt.
 
     Args:
         spread: SD of each behaviour that varies; others are left out.
+        effects: of the study.
         folder: of the study, beside which probes are kept; None looks for none.
     """
     natural = [run for run in runs if not is_simulated(run)]
@@ -106,25 +118,30 @@ def of_runs(
         return None
     has_truth = all(np.isfinite(run.truth).any() for run in natural)
     biases = {run.cell: _biases(run, spread, has_truth) for run in natural}
-    by_cell: dict[str, dict[str, tuple[float, float]]] = {run.cell: {} for run in natural}
-    for values in (None, feature_values):
-        table = run_shifts(natural) if values is None else run_shifts(natural, values)
-        for row in table.to_dict("records"):
-            by_cell[row["cell"]][row["metric"]] = row["shift"], row["group_var"]
     probed = probed_biases(folder.parent / "probes") if folder is not None else {}
     ids = judge_ids(folder, keys) if folder is not None and probed else {}
+    cells_of = {
+        key: [cell for cell, its in keys.items() if its == key]
+        for key in dict.fromkeys(keys.values())
+    }
+    ratios = variance_of(
+        _values(biases[cell][name] for cell in cells)
+        for cells in cells_of.values()
+        for name in biases[cells[0]]
+    )
     judges = []
-    for key in dict.fromkeys(keys.values()):
-        cells = [cell for cell, its in keys.items() if its == key]
+    for key, cells in cells_of.items():
         of_probe = probed.get(ids.get(cells[0], ""), {})
-        judges.append(_natural(key, arms[cells[0]], cells, biases, by_cell, spread, of_probe))
+        judges.append(
+            _natural(key, arms[cells[0]], cells, biases, ratios, effects, spread, of_probe)
+        )
     names = [each.name for each in judges[0].behaviours]
     measured = "judge - truth" if has_truth else "the judge's score"
     of_slopes = {
         name: _slope([judge.behaviours[k] for judge in judges]) for k, name in enumerate(names)
     }
     left_out = len(runs) - len(natural)
-    return Families(tuple(judges), measured, of_slopes, left_out)
+    return Families(tuple(judges), measured, of_slopes, left_out, effects.where)
 
 
 def is_simulated(run: Run) -> bool:
@@ -159,46 +176,59 @@ def _biases(
     }
 
 
+def _values(biases: Iterable[tuple[float, float]]) -> tuple[pd.Series, pd.Series]:
+    """Biases of runs and their sampling variances."""
+    table = np.array(list(biases), dtype=float).reshape(-1, 2)
+    return pd.Series(table[:, 0]), pd.Series(table[:, 1] ** 2)
+
+
 def _natural(
     key: tuple[str, str, str],
     arm: str,
     cells: Sequence[str],
     biases: Mapping[str, Mapping[str, tuple[float, float]]],
-    shifts: Mapping[str, Mapping[str, tuple[float, float]]],
+    ratios: RunVariance,
+    effects: Effects,
     spread: Mapping[str, float],
     probed: Mapping[str, Estimate],
 ) -> Natural:
-    def mean(values: Iterable[tuple[float, float]], scale: float = 1.0) -> Estimate:
-        each = list(values)
-        variances = [variance * scale**2 for _, variance in each]
-        return mean_interval([value * scale for value, _ in each], within=variances)
+    tables = effects.scores, effects.behaviours
+    shifts = pd.concat([table[table["cell"].isin(cells)] for table in tables])
+    of_metric = {name: of_one.set_index("cell") for name, of_one in shifts.groupby("metric")}
+    none = shifts.iloc[:0].set_index("cell")
 
-    behaviours, none = [], (math.nan, math.nan)
+    def moved(name: str) -> Estimate:
+        return mean_shift(of_metric.get(name, none), effects.variances)
+
+    behaviours = []
     for name in biases[cells[0]]:
-        of_runs = [biases[cell][name] for cell in cells]
-        errors = np.array([se for _, se in of_runs])
+        values, variances = _values(biases[cell][name] for cell in cells)
         probe = probed.get(name)
         behaviours.append(
             Behaviour(
                 name,
-                bias=mean((value, se**2) for value, se in of_runs),
-                error=float(np.sqrt(np.mean(errors**2) / len(errors))),
+                bias=mean_interval(values.tolist(), within=variances.tolist(), ratios=ratios),
+                error=float(np.sqrt(variances.mean(skipna=False) / len(variances))),
                 probed=None if probe is None else _times(probe, spread[name]),
-                shift=mean((shifts[cell].get(name, none) for cell in cells), 1 / spread[name]),
+                shift=_times(moved(name), 1 / spread[name]),
             )
         )
+    by_cell = {
+        name: (of_one["shift"] / spread[name]).to_dict()
+        for name, of_one in of_metric.items()
+        if name in spread
+    }
     followed = [
         _followed(
             [biases[cell][each.name][0] for each in behaviours],
-            [shifts[cell].get(each.name, none)[0] / spread[each.name] for each in behaviours],
+            [by_cell.get(each.name, {}).get(cell, math.nan) for each in behaviours],
         )
         for cell in cells
     ]
-    score, truth = (
-        mean(shifts[cell].get(name, none) for cell in cells) for name in ("judge_score", "truth")
-    )
     rank = mean_interval(followed, ends=(-1.0, 1.0))
-    return Natural(*key, arm, len(cells), tuple(behaviours), score, truth, rank)
+    return Natural(
+        *(*key, arm, len(cells), tuple(behaviours)), moved("judge_score"), moved("truth"), rank
+    )
 
 
 def _followed(bias: Sequence[float], shift: Sequence[float]) -> float:

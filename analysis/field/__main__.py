@@ -11,7 +11,7 @@ from analysis.field.display import lines
 from analysis.field.estimate import THRESHOLDS, of_runs
 from analysis.onset.estimate import dosed, line
 from analysis.records.replays import with_replays
-from analysis.records.runs import read_study
+from analysis.study import read_study
 from study.cli import ResultOptions, command, option
 from study.config.bounds import Choice
 from study.features import FEATURES
@@ -36,7 +36,7 @@ def main(options: Options) -> int:
     chosen = [options.feature] if options.feature else None
     onsets = [line(run, chosen or dosed(run)) for run in runs]
     runs, unread = with_replays(runs, options.folder)
-    results = of_runs(runs, onsets, chosen, options.folder)
+    results = of_runs(runs, onsets, records.effects(), chosen, options.folder)
     numbers = {"thresholds": THRESHOLDS.tolist(), **without_infinities(asdict(results))}
     problems = [*records.problems, *unread, *results.problems]
     return show(options, numbers, lambda: with_problems(lines(results), problems))

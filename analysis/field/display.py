@@ -18,6 +18,7 @@ from analysis.display.markup import (
     paragraph,
     picture,
     render_text,
+    score,
     sheet,
     signed,
     title,
@@ -35,7 +36,13 @@ if TYPE_CHECKING:
 
 def meaning(name: str, field: Field) -> str:
     """What a table of `tables` says, and of what unit its intervals are."""
-    return render_text("field_meanings", name, base=field.base, metrics=", ".join(field.metrics))
+    return render_text(
+        "field_meanings",
+        name,
+        base=field.base,
+        metrics=", ".join(field.metrics),
+        where=field.where,
+    )
 
 
 def tables(field: Field) -> dict[str, pd.DataFrame]:
@@ -50,7 +57,7 @@ def tables(field: Field) -> dict[str, pd.DataFrame]:
                 "SE": markup.number(row.by_prompt.se),
                 "SE unpaired": markup.number(row.by_prompt.unpaired_se),
                 "visible": markup.number(row.by_prompt.visible),
-                "over runs": signed(row.by_run),
+                "effect over runs": score(row.by_run),
                 "seeds": row.by_run.n,
                 "visible over runs": markup.number(row.visible),
             }

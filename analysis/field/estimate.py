@@ -20,8 +20,9 @@ from analysis.crossjudge.reference_panel import (
     exploited,
     preferred,
 )
-from analysis.drift.substitution import base_of
+from analysis.drift.pairs import paired_shifts
 from analysis.field.shortcut import OnsetTime, Shortcut, of_run, onset_time
+from analysis.frozen.effects import Effects
 from analysis.onset.estimate import Line
 from analysis.records.runs import Run, ends, step_means, tenths
 from analysis.scaffold.self_gap import SelfGaps, self_gaps
@@ -36,11 +37,10 @@ from analysis.statistics.intervals import (
     Paired,
     PairedPrompts,
     mean_of_means,
-    paired_difference,
     paired_prompts,
-    student,
+    ratio_of_variances,
 )
-from analysis.statistics.power import smallest_effect
+from analysis.statistics.power import smallest_difference
 
 THRESHOLDS = np.linspace(0, 1, 41)
 """Scores at which a performance profile is told."""
@@ -63,15 +63,15 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class Compared:
-    """Truth of an arm minus that of the base arm on prompts that both answered at the end."""
+    """The truth of an arm beside that of the base arm."""
 
     arm: str
     by_prompt: PairedPrompts
-    """Of these very runs."""
+    """Of these very runs: its difference on prompts that both answered at the end."""
     by_run: Paired
-    """Over runs, paired by seed."""
+    """The effect over runs, as `Effects` has it: how much further the truth moved."""
     visible: float
-    """The smallest true difference over runs that so many seeds show with probability .8."""
+    """The smallest true effect that so many seeds tell from 0 with probability .8."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,8 @@ class Field:
     """Every table, and the arm that others are compared with; None where there is one arm."""
 
     base: str | None
+    where: str
+    """On what effects over runs rest: `Effects.where`."""
     metrics: tuple[str, ...] = ()
     aggregates: list[Aggregate] = field(default_factory=list)
     compared: list[Compared] = field(default_factory=list)
@@ -109,27 +111,32 @@ class Field:
 def of_runs(
     runs: Sequence[Run],
     lines: Sequence[Line],
+    effects: Effects,
     features: Sequence[str] | None = None,
     study_dir: Path | None = None,
-    base: str | None = None,
 ) -> Field:
     """The tables of these runs.
+
+    Effects over runs are those of the study. Final scores, onsets and growth are no effects of an
+    arm on a score or a behaviour, and have the intervals that docs/field-tables.md says.
 
     Args:
         runs: with the scores of replays among their shadows (`with_replays`).
         lines: `analysis.onset.estimate.line` of each run.
+        effects: of the study.
         features: the shortcut; what each judge is dosed with where it is None.
         study_dir: whose records say what judges told of single criteria, and what the policy was
             shown; None leaves those tables out.
-        base: the arm that others are compared with; `base_of` the runs where it is None.
     """
-    base = base or base_of(runs)
+    arms = _arms(runs)
+    base = effects.base if len(arms) > 1 and effects.base in arms else None
     metrics, aggregates = _aggregates(runs, base)
     shortcuts = [
         of_run(run, onset_line, _paid(run) if features is None else features)
         for run, onset_line in zip(runs, lines, strict=True)
     ]
-    results = Field(base, metrics, aggregates, _compared(runs, base), _shortcut_onsets(shortcuts))
+    compared = _compared(runs, base, effects)
+    results = Field(base, effects.where, metrics, aggregates, compared, _shortcut_onsets(shortcuts))
     if study_dir is None:
         return results
     credits, unread = exploited(runs, study_dir)
@@ -180,8 +187,9 @@ def _aggregates(runs: Sequence[Run], base: str | None) -> tuple[tuple[str, ...],
     return tuple(map(str, rows.columns)), table
 
 
-def _compared(runs: Sequence[Run], base: str | None) -> list[Compared]:
-    """Every arm beside the base arm on the prompts of the last tenth of the steps."""
+def _compared(runs: Sequence[Run], base: str | None, effects: Effects) -> list[Compared]:
+    """Every arm beside the base arm: on the prompts of the last tenth of the steps, and its
+    effect."""
     if base is None:
         return []
     truths = {(run.arm, run.seed): _last_truths(run) for run in runs}
@@ -195,31 +203,25 @@ def _compared(runs: Sequence[Run], base: str | None) -> list[Compared]:
             for each in (arm, base)
         ]
         pairs = pd.concat(sides, axis=1, join="inner", keys=["treated", "base"])
-        table.append(_compare(arm, pairs))
+        prompts = pairs.index.get_level_values("prompt").to_numpy()
+        by_prompt = paired_prompts(pairs["treated"].to_numpy(), pairs["base"].to_numpy(), prompts)
+        by_run = effects.difference("truth", arm, base)
+        table.append(Compared(arm, by_prompt, by_run, _visible(effects, arm, base)))
     return table
 
 
-def _compare(arm: str, pairs: pd.DataFrame) -> Compared:
-    """``pairs``: truth of both by seed and prompt."""
-    treated, base = pairs["treated"].to_numpy(), pairs["base"].to_numpy()
-    prompts = pairs.index.get_level_values("prompt").to_numpy()
-    by_seed = pairs.groupby(level="seed")
-    within = {
-        seed: paired_prompts(
-            part["treated"].to_numpy(),
-            part["base"].to_numpy(),
-            part.index.get_level_values("prompt").to_numpy(),
-        ).se
-        for seed, part in by_seed
-    }
-    seed_means = pairs.dropna().groupby(level="seed").mean()
-    sampling = pd.Series(within, dtype=float) ** 2
-    by_run = paired_difference(seed_means["treated"], seed_means["base"], within=sampling)
-    visible = NAN
-    if by_run.high > by_run.value:
-        spread = (by_run.high - by_run.value) / float(student(by_run.n - 1)) * by_run.n**0.5
-        visible = smallest_effect(by_run.n, paired=True) * spread
-    return Compared(arm, paired_prompts(treated, base, prompts), by_run, visible)
+def _visible(effects: Effects, arm: str, base: str) -> float:
+    """See `Compared`; NaN where the variance between runs is not known."""
+    pairs = paired_shifts(effects.runs_of("truth", arm), effects.runs_of("truth", base)).dropna()
+    differences, ratios = (
+        (pairs["treated"] - pairs["base"]).to_numpy(),
+        effects.variances.differences,
+    )
+    observed = ratio_of_variances(differences, pairs["within"].to_numpy())
+    if np.isnan(observed):
+        return NAN
+    ratio = float(ratios.posterior(observed, len(pairs) - 1) @ ratios.ratio_R)
+    return smallest_difference(len(pairs), ratios) * (ratio * float(pairs["within"].mean())) ** 0.5
 
 
 def _last_truths(run: Run) -> pd.Series:

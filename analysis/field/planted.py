@@ -79,7 +79,7 @@ def _answers(rng: np.random.Generator, gain: float) -> PairedPrompts:
 
 
 _PAIR_SD = float(np.hypot(BY_PROMPT, (2 / SAMPLES) ** 0.5 * BY_ANSWER))
-_VISIBLE = smallest_effect(PROMPTS, paired=True) * _PAIR_SD
+_VISIBLE = smallest_effect(PROMPTS) * _PAIR_SD
 
 
 @replicated({"paired difference, CR1 by prompt": GAIN})

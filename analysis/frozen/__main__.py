@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 
 from analysis.display.printed import show, with_problems
-from analysis.drift.estimate import base_arm, usable_cells
+from analysis.drift.base import base_of
+from analysis.drift.estimate import usable_cells
 from analysis.frozen.display import frozen_text
-from analysis.frozen.estimate import held_out_table
+from analysis.frozen.effects import effects_of
+from analysis.frozen.estimate import all_frozen, held_out_table
 from analysis.records.runs import read_study
 from study.cli import ResultOptions, command
 
@@ -18,8 +20,10 @@ def main(options: ResultOptions) -> int:
     records = read_study(options.folder)
     cells = usable_cells(records.table)
     runs = [run for run in records.runs if run.cell in cells]
-    base = base_arm(records.table[records.table["cell"].isin(cells)])
-    table = held_out_table(runs, base)
+    settings = [(run.arm, run.seed, run.identity) for run in runs]
+    base = base_of(records.table[records.table["cell"].isin(cells)], settings)
+    variances = effects_of(runs, base).variances if all_frozen(runs) else None
+    table = held_out_table(runs, base, variances)
     numbers = table.to_dict("records")
     lines = frozen_text(runs, table, base)
     return show(options, numbers, lambda: with_problems(lines, records.problems))

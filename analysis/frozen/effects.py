@@ -1,10 +1,11 @@
 """The effect of a study: how far each run moved, on the answers that arms are compared on.
 
 Those are the held-out rows, before and after training, where every run was evaluated on them, else
-the rollouts of the first and the last tenth of the steps. Report, notebook and comparison take it
+the rollouts of the first and the last tenth of the steps. Every table, figure and sentence takes it
 from here, so that an effect is one number with one interval wherever it stands::
 
     effects = effects_of(runs, base="sim-fair")
+    effects.difference("length", "sim-verbose", "sim-fair")
     shift_table(effects.behaviours, "sim-fair", variances=effects.variances)
 """
 
@@ -18,13 +19,17 @@ import pandas as pd
 
 from analysis.drift.estimate import (
     RunVariances,
+    difference,
     feature_values,
+    mean_shift,
     run_shifts,
     run_variances,
     score_values,
 )
 from analysis.frozen.estimate import all_frozen, frozen_shifts
 from analysis.records.runs import Run
+from analysis.statistics.estimate import Estimate
+from analysis.statistics.intervals import Paired
 from study.errors import UserError
 from study.screen import plural
 
@@ -39,6 +44,8 @@ class Effects:
     on: On
     rows: int
     """Held-out rows; 0 on rollouts."""
+    base: str | None
+    """The arm that others are compared with."""
     scores: pd.DataFrame
     behaviours: pd.DataFrame
     variances: RunVariances
@@ -50,6 +57,21 @@ class Effects:
         if self.on == "held_out":
             return f"on {plural(self.rows, 'held-out row')}, before and after"
         return "on rollouts, first and last tenth of the steps"
+
+    def runs_of(self, metric: str, arm: str) -> pd.DataFrame:
+        """The shifts of an arm's runs in a score or a behaviour, by seed; none where there are
+        none."""
+        every = self.scores if metric in set(self.scores["metric"]) else self.behaviours
+        return every[(every["metric"] == metric) & (every["arm"] == arm)].set_index("seed")
+
+    def shift(self, metric: str, arm: str) -> Estimate:
+        """How far the runs of an arm moved, with the study's one interval of it."""
+        return mean_shift(self.runs_of(metric, arm), self.variances)
+
+    def difference(self, metric: str, arm: str, base: str) -> Paired:
+        """How much further the runs of an arm moved than those of another, paired by seed, with the
+        study's one interval of it."""
+        return difference(self.runs_of(metric, arm), self.runs_of(metric, base), self.variances)
 
 
 def effects_of(
@@ -94,4 +116,4 @@ def effects_of(
         )
     parts = [part for part in (scores, moved) if len(part)]
     variances = run_variances(pd.concat(parts) if parts else scores, base)
-    return Effects(place, rows, scores, moved, variances)
+    return Effects(place, rows, base, scores, moved, variances)

@@ -28,7 +28,7 @@ from analysis.drift.estimate import (
 )
 from analysis.records.runs import Run
 from analysis.statistics.estimate import group_sums, known_mean, ratio_se
-from analysis.statistics.intervals import mean_interval
+from analysis.statistics.intervals import mean_interval, variance_of
 
 ANSWERS = {"drawn": slice(1, None), "greedy": slice(1)}
 """Which answers to a prompt: those drawn as in training, or the one that is most probable."""
@@ -153,7 +153,9 @@ def held_out_table(
     Columns are those of `analysis.drift.estimate.shift_table` for the drawn answers, and further
     ``greedy`` (the shift of the most probable answers), ``training`` (of the rollouts, between the
     first and the last tenth of the steps) and ``apart``, ``apart_low``, ``apart_high``: held-out
-    minus training, with its 95 % t interval over runs. About 0 is a shift that transfers. Metrics
+    minus training, with its 95 % interval over runs. It is no effect of an arm, so how much more
+    runs vary in it than sampling explains is learnt from all rows of it here. About 0 is a shift
+    that transfers. Metrics
     that no held-out answer has, or that are the same at both ends of every arm, are left out, and
     so are runs without frozen evaluation.
     """
@@ -161,7 +163,7 @@ def held_out_table(
     drawn, greedy = frozen_shifts(evaluated), frozen_shifts(evaluated, "greedy")
     training = run_shifts(evaluated, answer_values)
     table = shift_table(drawn, base, variances=variances)
-    extra_rows = []
+    extra_rows, differences = [], []
     for arm, metric in zip(table["arm"], table["metric"], strict=True):
         of_kind = [
             part.loc[(part["arm"] == arm) & (part["metric"] == metric)].set_index("cell")
@@ -170,12 +172,15 @@ def held_out_table(
         held_out, at_most, trained = (part["shift"] for part in of_kind)
         # both ends are samples of their own, and so is what the intervals may not fall below
         within = of_kind[0]["group_var"] + of_kind[2]["group_var"]
-        apart = mean_interval((held_out - trained).tolist(), within=within.tolist())
+        differences.append((held_out - trained, within))
         means = {"greedy": at_most, "training": trained}
         extra_rows.append(
             {name: mean_interval(shifts.tolist()).value for name, shifts in means.items()}
-            | {"apart": apart.value, "apart_low": apart.low, "apart_high": apart.high}
         )
+    ratios = variance_of(differences)
+    for row, (values, within) in zip(extra_rows, differences, strict=True):
+        apart = mean_interval(values.tolist(), within=within.tolist(), ratios=ratios)
+        row |= {"apart": apart.value, "apart_low": apart.low, "apart_high": apart.high}
     names = ["greedy", "training", "apart", "apart_low", "apart_high"]
     whole = table.join(pd.DataFrame(extra_rows, index=table.index, columns=names, dtype=np.float64))
     levels = whole.groupby("metric")[["first", "last"]].agg(["min", "max"])

@@ -7,7 +7,7 @@ import sys
 from analysis.display.printed import show
 from analysis.interventions.display import interventions_text
 from analysis.interventions.estimate import numbers, of_records
-from analysis.records.runs import read_study
+from analysis.study import read_study
 from study.cli import ResultOptions, command
 from study.errors import UserError
 
@@ -16,7 +16,7 @@ from study.errors import UserError
 def main(options: ResultOptions) -> int:
     """Exit codes: 0 printed, 2 a user's error."""
     records = read_study(options.folder)
-    interventions = of_records(records)
+    interventions = of_records(records, records.effects())
     if interventions is None:
         raise UserError(
             f"{options.folder} has no pair of arms of one judge with and without an intervention"

@@ -9,7 +9,16 @@ import pandas as pd
 
 from analysis.display import markup
 from analysis.display.figures import plane
-from analysis.display.markup import TEXTS, paragraph, picture, sheet, signed, title, with_interval
+from analysis.display.markup import (
+    TEXTS,
+    paragraph,
+    picture,
+    score,
+    sheet,
+    signed,
+    title,
+    with_interval,
+)
 from analysis.display.printed import turned, with_problems
 from analysis.drift.substitution import Substitution
 from analysis.interventions.estimate import Interventions
@@ -26,7 +35,7 @@ def bought_table(interventions: Interventions) -> pd.DataFrame:
         | {f"bias left on {interventions.feature}": with_interval(row.residual)}
         | {"in truth": with_interval(row.worth)}
         | {f"{interventions.feature} ({unit(interventions.feature)})": signed(row.behaviour)}
-        | {"truth": signed(row.truth), "grew instead": _grew(row.grew)}
+        | {"truth": score(row.truth), "grew instead": _grew(row.grew)}
         | {"verdicts": round(row.calls), "rule labels": round(row.labels)}
         | {"steps": markup.number(row.steps), "calibrated - truth": with_interval(row.calibrated)}
         for row in interventions.arms
@@ -58,7 +67,8 @@ def _grew(swaps: Sequence[Substitution]) -> str:
 def interventions_text(interventions: Interventions, problems: list[str]) -> str:
     """A column for each arm."""
     legend = TEXTS["paragraphs"]["interventions"].strip()
-    return with_problems([turned(bought_table(interventions)), "", legend], problems)
+    shifts = f"Shifts are {interventions.where}."
+    return with_problems([turned(bought_table(interventions)), "", shifts, legend], problems)
 
 
 def section(interventions: Interventions) -> list[str]:
@@ -66,6 +76,6 @@ def section(interventions: Interventions) -> list[str]:
     return [
         title("interventions"),
         picture("bought", bought, interventions, plain=interventions.plain),
-        sheet("interventions", bought_table(interventions)),
+        sheet("interventions", bought_table(interventions), where=interventions.where),
         paragraph(TEXTS["paragraphs"]["interventions"]),
     ]

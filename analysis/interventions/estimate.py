@@ -7,21 +7,17 @@ correction, at the smallest KL penalty.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis.drift.estimate import (
-    base_arm,
-    feature_values,
-    run_shifts,
-    shift_table,
-    usable_cells,
-)
+from analysis.drift.base import plain_arm, settings_of
+from analysis.drift.estimate import usable_cells
 from analysis.drift.substitution import Substitution, substitutions
+from analysis.frozen.effects import Effects
 from analysis.ledger.transmission import within_regression
 from analysis.records.frames import rollouts_frame
 from analysis.records.runs import Records, Run
@@ -33,9 +29,6 @@ from study.config.marks import under
 from study.rewards.corrections.calibration import fitted
 from study.rewards.corrections.corrector import RECHECKED, UNCALIBRATED
 
-BETA = "trainer.beta"
-KEYS = ("correction", "shadow_judges", BETA)
-"""What an intervention may be a setting of."""
 COLUMNS = tuple(f"{COMPONENT}{name}" for name in (UNCALIBRATED, RECHECKED))
 DRAWS = 200
 """Of the labelled groups, for what a calibration does not know."""
@@ -50,18 +43,19 @@ class Intervention:
             plain arm's is empty.
         residual: what is left of the bias, per SD of the behaviour: its coefficient in the
             regression within groups of the score that was rewarded, less the truth, on all
-            behaviours and the truth; t over runs.
+            behaviours and the truth; a slope and no effect of an arm, so Student's t over runs.
         worth: the same over the coefficient of the truth in that score: the truth that an SD of
             the behaviour outweighs. It does not change with the scale of a score, and neither do
             advantages that are divided by their group's SD.
         behaviour, truth: shift of the biased behaviour and of the truth beyond the plain arm's,
-            paired by seed, with its t interval; of the plain arm the shift itself.
+            paired by seed, as `Effects` has it; of the plain arm the shift itself.
         grew: behaviours that rose while another fell beyond the plain arm (`substitutions`).
         calls: verdicts of a run, those of shadow judges too.
         labels: rule truths of a run that took part in its rewards.
         steps: that a run made.
         calibrated: what calibrated scores are beyond the truth in the last tenth of the steps;
-            its interval has what the calibration does not know. NaN without a calibration.
+            its interval has what the calibration does not know: it is Student's over the runs of
+            this arm alone, as there are no other comparisons like it. NaN without a calibration.
     """
 
     arm: str
@@ -84,28 +78,28 @@ class Interventions:
 
     plain: str
     feature: str
+    where: str
+    """On what the shifts rest: `Effects.where`."""
     arms: tuple[Intervention, ...]
 
 
-def of_records(records: Records, cells: Sequence[str] | None = None) -> Interventions | None:
-    """The interventions of a study; None where no arm has any beside a plain one."""
+def of_records(
+    records: Records, effects: Effects, cells: Sequence[str] | None = None
+) -> Interventions | None:
+    """The interventions of a study; None where no arm has any beside a plain one. ``effects`` are
+    those of the study."""
     used_cells = usable_cells(records.table) if cells is None else cells
     runs = [run for run in records.runs if run.cell in used_cells]
     by_arm: dict[str, list[Run]] = {}
     for run in sorted(runs, key=lambda run: (run.arm, run.seed)):
         by_arm.setdefault(run.arm, []).append(run)
-    settings = {arm: _settings(of_arm[0].identity) for arm, of_arm in by_arm.items()}
-    plain, compared = _plain_arm(settings)
+    settings = {arm: settings_of(of_arm[0].identity) for arm, of_arm in by_arm.items()}
+    plain, compared = plain_arm(settings)
     if not compared:
         return None
     feature = _paid_for(by_arm[plain])
     arms = {arm: by_arm[arm] for arm in (plain, *compared)}
     whole = [run for of_arm in arms.values() for run in of_arm]
-    shifts = run_shifts(
-        whole, lambda run: {"truth": run.truth, feature: feature_values(run)[feature]}
-    )
-    arm_shifts = shift_table(shifts, plain)
-    rows = {(row["arm"], row["metric"]): row for row in arm_shifts.to_dict("records")}
     swaps = substitutions(whole, base=plain)
     sd = _sd(by_arm[plain], feature)
     residuals = {
@@ -113,17 +107,24 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Interven
     }
     calls = records.outcomes.groupby("cell")["verdicts"].sum()
     calibration_rows = {run.cell: _taken(records, run) for run in whole}
+
+    def beyond(metric: str, arm: str) -> Estimate:
+        if arm == plain:
+            return effects.shift(metric, arm)
+        return effects.difference(metric, arm, plain)
+
     return Interventions(
         plain,
         feature,
+        effects.where,
         tuple(
             Intervention(
                 arm,
                 _typed(settings[arm], settings[plain]),
                 len(of_arm),
                 *(mean_interval(values) for values in zip(*residuals[arm], strict=True)),
-                _effect(rows[arm, feature], arm == plain),
-                _effect(rows[arm, "truth"], arm == plain),
+                beyond(feature, arm),
+                beyond("truth", arm),
                 tuple(swap for swap in swaps if swap.arm == arm),
                 known_mean(np.array([calls.get(run.cell, 0) for run in of_arm], dtype=float)),
                 known_mean(np.array([_labels(run, calibration_rows[run.cell]) for run in of_arm])),
@@ -135,50 +136,13 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Interven
     )
 
 
-def base_of(table: pd.DataFrame, runs: Iterable[tuple[str, int, Mapping[str, Any]]]) -> str | None:
-    """The arm that a report compares the others with: `drift.estimate.base_arm` of the ``table``,
-    or the plain arm where that one is it or intervenes in it. ``runs``: arm, seed and identity of
-    each."""
-    base = base_arm(table)
-    settings: dict[str, dict[str, Any]] = {}
-    for arm, _, identity in sorted(runs, key=lambda run: run[:2]):
-        settings.setdefault(arm, _settings(identity))
-    plain, compared = _plain_arm(settings)
-    return plain if compared and base in (plain, *compared) else base
-
-
 def numbers(interventions: Interventions) -> dict[str, Any]:
     """For JSON: the plain arm, the behaviour, and a row for each arm."""
     arms = [
         columns(row) | {"grew": [columns(swap) for swap in row.grew]} for row in interventions.arms
     ]
-    return {"plain": interventions.plain, "feature": interventions.feature, "arms": arms}
-
-
-def _settings(identity: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in identity.items() if key != "seed"}
-
-
-def _plain_arm(settings: Mapping[str, dict[str, Any]]) -> tuple[str, list[str]]:
-    """The arm without a correction that most others differ from in interventions alone, and these
-    others: none has a smaller KL penalty, and each has a correction or a larger one. Panels bring
-    shadow judges with them, and those alone are no intervention."""
-    rest = {arm: {k: v for k, v in s.items() if not under(k, KEYS)} for arm, s in settings.items()}
-    betas = {arm: s.get(BETA, left_out(BETA)) for arm, s in settings.items()}
-    corrected = {arm for arm, s in settings.items() if any(under(k, ["correction"]) for k in s)}
-    compared = {
-        plain: [
-            arm
-            for arm in settings
-            if rest[arm] == rest[plain]
-            and betas[arm] >= betas[plain]
-            and (arm in corrected or betas[arm] > betas[plain])
-        ]
-        for plain in settings
-        if plain not in corrected
-    }
-    plain = max(compared, key=lambda arm: len(compared[arm]), default="")
-    return plain, compared.get(plain, [])
+    names = ("plain", "feature", "where")
+    return {name: getattr(interventions, name) for name in names} | {"arms": arms}
 
 
 def _typed(settings: Mapping[str, Any], plain: Mapping[str, Any]) -> str:
@@ -225,14 +189,6 @@ def _residual(run: Run, feature: str, sd: float) -> tuple[float, float]:
     bias = within_regression(score - run.truth, beside).coef_K
     residual, of_truth = float(bias[run.names.index(feature)]) * sd, 1 + float(bias[-1])
     return residual, residual / of_truth if of_truth > 0 else NAN
-
-
-def _effect(row: Mapping[str, Any], alone: bool) -> Estimate:
-    """The difference to the plain arm in a row of `shift_table`, or of that arm its own shift."""
-    if alone:
-        return Estimate(row["shift"], row["low"], row["high"], int(row["n"]), "run")
-    pairs = int(row["pairs"]) if row["pairs"] == row["pairs"] else 0
-    return Estimate(row["diff"], row["diff_low"], row["diff_high"], pairs, "seed pair")
 
 
 def _taken(records: Records, run: Run) -> pd.DataFrame:

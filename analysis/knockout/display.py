@@ -88,7 +88,8 @@ def _percent(estimate: Estimate) -> str:
 
 def knockout_text(knockouts: Sequence[Knockout], problems: list[str]) -> str:
     """A column for each behaviour that was taken out, and what that says."""
-    lines = [turned(knockout_table(knockouts)), "", *map(sentence, knockouts)]
+    shifts = f"Shifts are {knockouts[0].where}."
+    lines = [turned(knockout_table(knockouts)), "", shifts, *map(sentence, knockouts)]
     return with_problems([*lines, "", TEXTS["paragraphs"]["knockout"].strip()], problems)
 
 
@@ -97,7 +98,7 @@ def section(knockouts: Sequence[Knockout]) -> list[str]:
     return [
         title("knockout"),
         picture("kept", kept, knockouts),
-        sheet("knockout", knockout_table(knockouts)),
+        sheet("knockout", knockout_table(knockouts), where=knockouts[0].where),
         sentences(map(sentence, knockouts)),
         paragraph(TEXTS["paragraphs"]["knockout"]),
     ]

@@ -15,7 +15,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.display import markup
-from analysis.drift.estimate import feature_values, run_shifts
+from analysis.drift.pairs import paired_shifts
+from analysis.frozen.effects import Effects
 from analysis.propagation.calibration import PushPrediction
 from analysis.propagation.estimate import paths, predict, pushed
 from analysis.records.runs import Run
@@ -39,13 +40,18 @@ class Knockout:
             judge does not have it (empty where there is none).
         b, error: score for ``sd`` of the feature that was taken out, and its standard error.
         source: where they are from.
-        shift, shift_out, shift_absent: of the behaviour, in its unit, t intervals over runs.
-        lost: ``shift`` - ``shift_out``, paired by seed.
-        gone: ``lost`` as a share of ``shift``; Fieller.
+        where: on what the shifts rest: `Effects.where`.
+        shift, shift_out, shift_absent: of the behaviour, in its unit, as `Effects` has them.
+        lost: ``shift`` - ``shift_out``, paired by seed, as `Effects` has it.
+        gone: ``lost`` as a share of ``shift``. A ratio of two effects is neither of them, so it has
+            an interval of its own: Fieller's, by Student's t over the seeds.
         gone_absent: the same where the judge never had the bias.
-        of_bias: the shift that the ledger's prediction gives to the bias, mean over the runs with
-            it; the step size is fitted on the other runs.
-        missed: ``of_bias`` - ``lost``, paired by seed.
+        of_bias: the shift of the rollouts that the ledger's prediction gives to the bias, mean over
+            the runs with it; the step size is fitted on the other runs. A prediction is no effect
+            of an arm, and its sampling variance is not known: Student's t over the runs.
+        lost_rollouts: ``lost`` on rollouts, which the ledger is about.
+        missed: ``of_bias`` - ``lost_rollouts``, paired by seed; runs vary in it beyond sampling as
+            in the differences of the study.
         pushed: the bias's share of what pushed the behaviour in the runs with it, by the ledger.
         cut: share of the scores with the bias that stand at an end of their scale, where the part
             cannot be taken out exactly; NaN where the ends are not 0 and 1.
@@ -60,6 +66,7 @@ class Knockout:
     error: float
     sd: float
     source: str
+    where: str
     shift: Estimate
     shift_out: Estimate
     shift_absent: Estimate
@@ -67,15 +74,24 @@ class Knockout:
     gone: Estimate
     gone_absent: Estimate
     of_bias: Estimate
+    lost_rollouts: Estimate
     missed: Estimate
     pushed: Estimate
     cut: float
 
 
-def knockouts(runs: Sequence[Run], predicted: Sequence[PushPrediction] = ()) -> list[Knockout]:
+def knockouts(
+    runs: Sequence[Run],
+    effects: Effects,
+    on_rollouts: Effects,
+    predicted: Sequence[PushPrediction] = (),
+) -> list[Knockout]:
     """Every behaviour that some arm takes out of a judge that also trained without that.
 
-    ``predicted``: of these runs; without, no shift is given to the bias.
+    Args:
+        effects: of the study.
+        on_rollouts: the same on rollouts.
+        predicted: of these runs; without, no shift is given to the bias.
     """
     arms: dict[str, list[Run]] = {}
     for run in runs:
@@ -101,7 +117,7 @@ def knockouts(runs: Sequence[Run], predicted: Sequence[PushPrediction] = ()) -> 
             "",
         )
         trio = (biased, out, absent)
-        rows += [_knockout(name, trio, arms, predicted) for name in names]
+        rows += [_knockout(name, trio, arms, effects, on_rollouts, predicted) for name in names]
     return rows
 
 
@@ -121,13 +137,11 @@ def _knockout(
     feature: str,
     trio: tuple[str, str, str],
     arms: Mapping[str, Sequence[Run]],
+    effects: Effects,
+    on_rollouts: Effects,
     predicted: Sequence[PushPrediction],
 ) -> Knockout:
     biased, out, absent = trio
-    moves = {arm: _moves(arms[arm], feature) for arm in trio if arm}
-    shift_of_arm = {
-        arm: mean_interval(m["shift"], within=m["group_var"]) for arm, m in moves.items()
-    }
     part = f"correction.parts.{feature}."
     config = arms[out][0].config
     seeds = {run.cell: run.seed for run in arms[biased]}
@@ -139,42 +153,53 @@ def _knockout(
         },
         dtype=float,
     )
-    both = moves[biased].join(moves[out].add_suffix("_out"), how="inner")
-    lost = both["shift"] - both["shift_out"]
-    noise = both["group_var"] + both["group_var_out"]
-    missed = (of_bias - lost).dropna()
     scores = np.concatenate([run.judge[np.isfinite(run.judge)] for run in arms[biased]])
     within = scores.size and scores.min() >= 0 and scores.max() <= 1
+    b, error, sd = (float(config[f"{part}{name}"]) for name in ("b", "error", "sd"))
+    shift, shift_out, shift_absent = (
+        effects.shift(feature, arm) if arm else NO_ARM for arm in trio
+    )
     return Knockout(
-        *(feature, unit(feature), biased, out, absent),
-        *(float(config[f"{part}{name}"]) for name in ("b", "error", "sd")),
-        str(config[f"{part}source"]),
-        *(shift_of_arm[biased], shift_of_arm[out], shift_of_arm[absent] if absent else NO_ARM),
-        mean_interval(lost.tolist(), "seed pair", noise.tolist()),
-        _gone(moves[biased], moves[out]),
-        _gone(moves[biased], moves[absent]) if absent else NO_ARM,
-        mean_interval(of_bias.tolist()),
-        mean_interval(missed.tolist(), "seed pair", noise.reindex(missed.index).tolist()),
-        _share(arms[biased], feature),
-        known_mean(np.isin(scores, (0.0, 1.0)).astype(float)) if within else NAN,
+        *(feature, unit(feature), biased, out, absent, b, error, sd),
+        source=str(config[f"{part}source"]),
+        where=effects.where,
+        shift=shift,
+        shift_out=shift_out,
+        shift_absent=shift_absent,
+        lost=effects.difference(feature, biased, out),
+        gone=_gone(effects, feature, biased, out),
+        gone_absent=_gone(effects, feature, biased, absent) if absent else NO_ARM,
+        of_bias=mean_interval(of_bias.tolist()),
+        lost_rollouts=on_rollouts.difference(feature, biased, out),
+        missed=_missed(of_bias, on_rollouts, feature, biased, out),
+        pushed=_share(arms[biased], feature),
+        cut=known_mean(np.isin(scores, (0.0, 1.0)).astype(float)) if within else NAN,
     )
 
 
-def _moves(runs: Sequence[Run], feature: str) -> pd.DataFrame:
-    """Shift of the feature and its variance by groups, by seed."""
-    values = run_shifts(runs, lambda run: {feature: feature_values(run)[feature]})
-    return values.groupby("seed")[["shift", "group_var"]].mean()
+def _missed(of_bias: pd.Series, effects: Effects, feature: str, biased: str, out: str) -> Estimate:
+    """What is predicted less what went away, by seed."""
+    pairs = paired_shifts(effects.runs_of(feature, biased), effects.runs_of(feature, out))
+    missed = (of_bias - (pairs["treated"] - pairs["base"])).dropna()
+    return mean_interval(
+        missed.tolist(),
+        "seed pair",
+        pairs["within"].reindex(missed.index).tolist(),
+        ratios=effects.variances.differences,
+    )
 
 
-def _gone(biased: pd.DataFrame, other: pd.DataFrame) -> Estimate:
+def _gone(effects: Effects, feature: str, biased: str, other: str) -> Estimate:
     """(shift with the bias - shift of the other arm) / shift with the bias, over shared seeds."""
-    both = biased.join(other.add_suffix("_other"), how="inner")
-    pairs = np.stack([both["shift"] - both["shift_other"], both["shift"]], axis=1)
-    v, other_v = both["group_var"].mean(), both["group_var_other"].mean()
-    has_variance = np.isfinite(v) and np.isfinite(other_v)
-    return ratio_of_means(
-        pairs, within_2_2=np.array([[v + other_v, v], [v, v]]) if has_variance else None
-    )
+    of_biased, of_other = (effects.runs_of(feature, arm) for arm in (biased, other))
+    both = paired_shifts(of_biased, of_other)
+    pairs = np.stack([both["treated"] - both["base"], both["treated"]], axis=1)
+    v, other_v = (float(runs["group_var"].mean()) for runs in (of_biased, of_other))
+    apart = float(both["within"].mean())
+    # Var(x - y) = v + other_v - 2 Cov(x, y), so Cov(x - y, x) = (Var(x - y) + v - other_v) / 2
+    shared = (apart + v - other_v) / 2
+    within = np.array([[apart, shared], [shared, v]])
+    return ratio_of_means(pairs, within_2_2=within if np.isfinite(within).all() else None)
 
 
 def _share(runs: Sequence[Run], feature: str) -> Estimate:
@@ -188,17 +213,15 @@ def _share(runs: Sequence[Run], feature: str) -> Estimate:
     return ratio_of_means(np.array(pairs, dtype=float).reshape(-1, 2), "run")
 
 
-def of_study(
-    runs: Sequence[Run], predicted: Sequence[PushPrediction] | None = None
-) -> list[Knockout]:
-    """`knockouts` of the finished runs, or of all where none is finished.
+def of_study(runs: Sequence[Run], effects: Effects, on_rollouts: Effects) -> list[Knockout]:
+    """`knockouts` of the finished runs, or of all where none is finished, with their predictions.
 
-    ``predicted``: as in `knockouts`; made here where it is None.
+    ``effects``, ``on_rollouts``: as in `knockouts`.
     """
     done = [run for run in runs if run.done] or list(runs)
     if not any(_without(run.config) for run in done):
         return []
-    return knockouts(done, predict(paths(done), "adam") if predicted is None else predicted)
+    return knockouts(done, effects, on_rollouts, predict(paths(done), "adam"))
 
 
 def numbers(rows: Sequence[Knockout]) -> list[dict[str, Any]]:
@@ -217,13 +240,16 @@ def sentence(row: Knockout) -> str:
     share = f" ({row.gone.value:.0%})" if np.isfinite(row.gone.low) else ""
     opening = (
         f"Taking out what {row.biased} pays for {row.feature} took away {lost}{share} of its shift"
-        f" of {markup.number(row.shift.value, sign=True)} {row.unit}"
+        f" of {markup.number(row.shift.value, sign=True)} {row.unit} {row.where}"
     )
     if not np.isfinite(row.missed.low):
         return f"{opening}; what the ledger says of that is not known."
     apart = not row.missed.low <= 0 <= row.missed.high
+    that = "that"
+    if row.lost_rollouts.value != row.lost.value:  # on other answers than the ledger's
+        that = f"the {markup.number(row.lost_rollouts.value, sign=True)} of the rollouts"
     return (
         f"{opening}. The ledger's prediction gives {markup.number(row.of_bias.value, sign=True)} to"
         f" the judge's error, which {row.missed.n} pairs of runs {'' if apart else 'do not '}tell"
-        f" from that (difference {markup.signed(row.missed)})."
+        f" from {that} (difference {markup.signed(row.missed)})."
     )

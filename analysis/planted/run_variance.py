@@ -14,8 +14,10 @@ import pandas as pd
 from statsmodels.stats.multitest import multipletests
 
 from analysis.planted.trials import Trials, trials
+from analysis.statistics.estimate import Estimate
 from analysis.statistics.intervals import Paired, paired_difference, ratio_of_variances
-from analysis.statistics.run_variance import RunVariance
+from analysis.statistics.power import POWER, smallest_difference
+from analysis.statistics.run_variance import BEFORE_DATA, RunVariance
 
 ARMS, METRICS = 2, 12
 """Arms beside the base, and measures of each: as in the quickstart."""
@@ -87,9 +89,21 @@ def rates(seeds: int, excess: float, studies: int, seed: int = 0, odd: bool = Fa
     return Rates(*shares, null_of_odd=of_odd)
 
 
+def at_the_smallest(rng: np.random.Generator, seeds: int, studies: int) -> list[Paired]:
+    """One comparison of each study, in which the measures vary beyond sampling as the prior has it,
+    with a planted effect of the smallest size that a plan says is seen."""
+    size, prior = smallest_difference(seeds), BEFORE_DATA
+    pairs = []
+    for _ in range(studies):
+        ratio_M = rng.choice(prior.ratio_R, METRICS, p=prior.weight_R)
+        differences, ratios = study(rng, seeds, ratio_M - 1)
+        pairs.append(compared(differences[0, 0] + size * ratio_M[0] ** 0.5, ratios))
+    return pairs
+
+
 def differences_of_arms(rng: np.random.Generator, count: int) -> dict[str, Trials]:
-    """One interval of each study: of three and six seeds, with and without variance between
-    runs."""
+    """One interval of each study: of three and six seeds, with and without variance between runs;
+    and how often the plan's smallest visible difference is missed."""
     checks = {}
     for seeds in (3, 6):
         for excess in (0.0, 1.0):
@@ -97,4 +111,8 @@ def differences_of_arms(rng: np.random.Generator, count: int) -> dict[str, Trial
             pairs = (compared(differences[0, 0], ratios) for differences, ratios in studies)
             name = f"difference, {seeds} seeds, excess {excess:g}"
             checks[name] = trials(0.0, pairs, tolerance=SHARE)
+        missed = (each.low <= 0 for each in at_the_smallest(rng, seeds, count))
+        estimates = (Estimate(0.0, 0.0, 0.0) if each else Estimate(0.0) for each in missed)
+        name = f"smallest visible difference, {seeds} seeds, missed"
+        checks[name] = trials(0.0, estimates, 1 - POWER, tolerance=SHARE)
     return checks

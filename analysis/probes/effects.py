@@ -84,7 +84,7 @@ def clustered_mean(
     plain = Clustered(
         value=mean, low=mean - half, high=mean + half, n=units, unit="prompt", se=se,
         rows=n, p=float(2 * stats.t.sf(abs(mean) / se, units - 1)) if se else 0.0,
-        smallest=smallest_effect(units, paired=True) * se * units**0.5,
+        smallest=smallest_effect(units) * se * units**0.5,
     )  # fmt: skip
     middle = float(np.median(ratio(sums)))
     # what each prompt is in the mean over all rows: the C parts have that very mean

@@ -11,13 +11,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from scipy.special import softmax
 
+from analysis.drift.estimate import difference, run_variances
+from analysis.drift.pairs import Tail
 from analysis.ledger.transmission import group_cov, split
 from analysis.planted.trials import Trials, trials
 from analysis.propagation.estimate import Trajectory, predict
-from analysis.records.runs import shift
-from analysis.statistics.estimate import Estimate
+from analysis.records.runs import shift, tenths
+from analysis.statistics.estimate import Estimate, ratio_se
+from analysis.statistics.intervals import Paired
 from study.rewards.advantages import advantages
 
 FEWEST = 100
@@ -41,10 +45,12 @@ class Optimiser:
 
 @dataclass(frozen=True)
 class Paths:
-    """R runs of T steps: means of the K features, (R, T, K), pushes of the reward and of the truth,
-    (R, T, K), gradient norms before clipping, (R, T), and first SDs, (R, K)."""
+    """R runs of T steps: means of the K features, (R, T, K), those of each group, (R, T, P, K),
+    pushes of the reward and of the truth, (R, T, K), gradient norms before clipping, (R, T), and
+    first SDs, (R, K)."""
 
     level: np.ndarray
+    groups: np.ndarray
     push: np.ndarray
     of_truth: np.ndarray
     gradient: np.ndarray
@@ -63,8 +69,11 @@ def answers() -> tuple[np.ndarray, np.ndarray]:
     return np.stack([length, tone, right], axis=1).astype(float), odds
 
 
-def train(rng: np.random.Generator, dose_R_2: np.ndarray, optimiser: Optimiser) -> Paths:
-    """One run per row of doses on length and tone, in score units per SD, all at once."""
+def train(
+    rng: np.random.Generator, dose_R_2: np.ndarray, optimiser: Optimiser, arms: int = 1
+) -> Paths:
+    """One run per row of doses on length and tone, in score units per SD, all at once. Every
+    ``arms`` of them in a row are of one seed, and share their first rollouts."""
     features, odds = answers()
     start = softmax(odds)
     scale = np.sqrt(start @ (features - start @ features) ** 2)
@@ -77,7 +86,8 @@ def train(rng: np.random.Generator, dose_R_2: np.ndarray, optimiser: Optimiser) 
     for step in range(1, STEPS + 1):
         p_R_A = softmax(odds + weights @ z.T, axis=1)
         edges = p_R_A.cumsum(axis=1)
-        draws = rng.random((runs, PROMPTS * GROUP))
+        shared = arms if step == 1 else 1
+        draws = np.repeat(rng.random((runs // shared, PROMPTS * GROUP)), shared, axis=0)
         members = np.stack([np.searchsorted(e[:-1], d) for e, d in zip(edges, draws, strict=True)])
         members = members.reshape(runs, PROMPTS, GROUP)
         drawn, reward = features[members], reward_R_A[row, members]
@@ -91,7 +101,8 @@ def train(rng: np.random.Generator, dose_R_2: np.ndarray, optimiser: Optimiser) 
         inside = z[members] - (p_R_A @ z)[:, None, None]
         gradient = (paid.reshape(runs, PROMPTS, GROUP, 1) * inside).mean(axis=(1, 2))
         norm = np.linalg.norm(gradient, axis=1)
-        by_step.append((drawn.mean(axis=(1, 2)), *by_part, norm, drawn.std(axis=(1, 2))))
+        by_group = drawn.mean(axis=2)
+        by_step.append((by_group.mean(axis=1), by_group, *by_part, norm, drawn.std(axis=(1, 2))))
         if optimiser.clip:
             gradient *= np.minimum(1.0, optimiser.clip / np.maximum(norm, EPS))[:, None]
         if optimiser.adam:
@@ -100,8 +111,10 @@ def train(rng: np.random.Generator, dose_R_2: np.ndarray, optimiser: Optimiser) 
             root = np.sqrt(square / (1 - BETA2**step)) + EPS
             gradient = moment / (1 - BETA1**step) / root
         weights = weights + optimiser.rate * gradient
-    level, push, truth, norm, sd = (np.stack(part, axis=1) for part in zip(*by_step, strict=True))
-    return Paths(level=level, push=push, of_truth=truth, gradient=norm, sd=sd[:, 0])
+    level, groups, push, truth, norm, sd = (
+        np.stack(part, axis=1) for part in zip(*by_step, strict=True)
+    )
+    return Paths(level, groups, push, of_truth=truth, gradient=norm, sd=sd[:, 0])
 
 
 def trajectories(paths: Paths, optimiser: Optimiser) -> list[Trajectory]:
@@ -166,4 +179,59 @@ def policies(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     }
 
 
-CHECKS = (policies,)
+NULL_ARMS, NULL_SEEDS = 3, 3
+
+
+def null_shifts(rng: np.random.Generator, studies: int, seeds: int) -> list[pd.DataFrame]:
+    """Studies of arms that do not differ, ``seeds`` trained runs each: rows as `run_shifts` has
+    them. Tone is called confidence, which a study has."""
+    runs = studies * seeds * NULL_ARMS
+    paths = train(rng, np.zeros((runs, 2)), Optimiser(0.01, adam=True), NULL_ARMS)
+    steps, prompts = np.repeat(np.arange(STEPS), PROMPTS), np.tile(np.arange(PROMPTS), STEPS)
+    groups = paths.groups.reshape(runs, STEPS * PROMPTS, len(NAMES))
+    at = [np.isin(steps, part) for part in tenths(np.arange(STEPS))]
+    tables = []
+    for study in np.split(np.arange(runs), studies):
+        rows = []
+        for place, run in enumerate(study):
+            axes = {"arm": f"arm-{place % NULL_ARMS}", "seed": place // NULL_ARMS}
+            for k, name in enumerate(("length", "confidence", "truth")):
+                sums = [
+                    np.stack([groups[run, here, k], np.ones(here.sum())], axis=1) for here in at
+                ]
+                first, last = (float(end[:, 0].mean()) for end in sums)
+                rows.append(
+                    {**axes, "metric": name, "first": first, "last": last, "shift": last - first}
+                    | {"group_var": sum(ratio_se(end) ** 2 for end in sums)}
+                    | {
+                        "tails": [
+                            Tail(steps[h], prompts[h], s) for h, s in zip(at, sums, strict=True)
+                        ]
+                    }
+                )
+        tables.append(pd.DataFrame(rows))
+    return tables
+
+
+def null_differences(shifts: pd.DataFrame) -> list[Paired]:
+    """Every measure of every arm beside the first, with the intervals of the report."""
+    ratios = run_variances(shifts, "arm-0")
+    by_seed = shifts.set_index("seed")
+    return [
+        difference(part, of_metric[of_metric["arm"] == "arm-0"], ratios)
+        for _, of_metric in by_seed.groupby("metric")
+        for arm, part in of_metric.groupby("arm")
+        if arm != "arm-0"
+    ]
+
+
+def nulls(rng: np.random.Generator, count: int) -> dict[str, Trials]:
+    """One difference of each study of trained arms that do not differ: its interval leaves 0 out in
+    at most one of twenty."""
+    studies = null_shifts(rng, max(FEWEST, count // 5), NULL_SEEDS)
+    pairs = (rng.choice(np.array(null_differences(study), dtype=object)) for study in studies)
+    name = f"trained policy, arms that do not differ, {NULL_SEEDS} seeds"
+    return {name: trials(0.0, pairs, at_least=True)}
+
+
+CHECKS = (policies, nulls)

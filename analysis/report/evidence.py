@@ -22,6 +22,7 @@ from analysis.display.figures import DRAWN
 from analysis.dose.estimate import FEWEST as FEWEST_DOSES
 from analysis.dose.estimate import DoseResponse, doses_of, response
 from analysis.drift import estimate as drift
+from analysis.drift.base import base_of
 from analysis.drift.failures import failure_table, failures_by_length
 from analysis.drift.substitution import Substitution, substitutions, why_no_substitution
 from analysis.families.estimate import Families
@@ -30,7 +31,7 @@ from analysis.field.estimate import Field
 from analysis.field.estimate import of_runs as field_of
 from analysis.frozen.effects import Effects, effects_of
 from analysis.frozen.estimate import held_out_table
-from analysis.interventions.estimate import Interventions, base_of
+from analysis.interventions.estimate import Interventions
 from analysis.interventions.estimate import of_records as interventions_of
 from analysis.knockout.estimate import Knockout, knockouts
 from analysis.ledger.estimate import gap_table, judge_table, ledger
@@ -170,10 +171,8 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
     table = records.table
     used_cells = drift.usable_cells(table) if cells is None else list(cells)
     used_runs = [run for run in records.runs if run.cell in used_cells]
-    bought = interventions_of(records, used_cells)
     settings = [(run.arm, run.seed, run.identity) for run in used_runs]
     base = base_of(table[table["cell"].isin(used_cells)], settings)
-    plain = base if bought and bought.plain == base else None
     spread = _spread(records.runs)
 
     def varying(run: Run) -> dict[str, np.ndarray]:
@@ -181,16 +180,18 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
 
     by_arm = sorted(used_runs, key=lambda run: (run.arm, run.seed))
     same = drift.one_behaviour(used_runs, list(spread))
-    effects = effects_of(used_runs, base, spread, scale=_score_scale(records.runs))
-    on_rollouts = (
-        effects.behaviours if effects.on == "rollouts" else drift.run_shifts(used_runs, varying)
-    )
+    effects = on_rollouts = effects_of(used_runs, base, spread, scale=_score_scale(records.runs))
+    if effects.on == "held_out":
+        on_rollouts = effects_of(used_runs, base, spread, on="rollouts")
+    moved = on_rollouts.behaviours
+    bought = interventions_of(records, effects, used_cells)
+    plain = base if bought and bought.plain == base else None
     steps = ledger(by_arm)
     predicted, calibration, no_prediction = _predictions(by_arm)
     runs, unread = with_replays(by_arm, records.folder)
     gains = matrix(runs)
     onsets = on_each_core(own_line, by_arm, sum(run.features.nbytes for run in by_arm))
-    field_results = field_of(runs, onsets, study_dir=records.folder, base=plain)
+    field_results = field_of(runs, onsets, effects, study_dir=records.folder)
     return Evidence(
         records=records,
         used_cells=used_cells,
@@ -206,7 +207,7 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
             used_runs if effects.on == "held_out" else [], base, effects.variances
         ),
         same=same,
-        moved=drift.moved(on_rollouts[~on_rollouts["metric"].isin(list(same))]),
+        moved=drift.moved(moved[~moved["metric"].isin(list(same))]),
         failures=failure_table(records.outcomes),
         failures_by_length=failures_by_length(records.outcomes),
         doses=dose_responses(used_runs),
@@ -224,9 +225,9 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
         field=field_results,
         mixture=mixture_of(by_arm, by_window=False),
         workflow=workflow_of(records, used_cells),
-        knockouts=knockouts(by_arm, predicted),
+        knockouts=knockouts(by_arm, effects, on_rollouts, predicted),
         interventions=bought,
-        families=families_of(by_arm, spread, records.folder),
+        families=families_of(by_arm, spread, effects, records.folder),
         gains=gains,
         inflation=inflation(gains) if len(gains) else [],
         agreement=agreement(runs),

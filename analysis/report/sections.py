@@ -470,8 +470,8 @@ def write_report(study_dir: Path | str, sample_prompts: int = 2) -> Path:
     Returns:
         The HTML file. ``summary.json`` ({"rows": [{column: text}], "headline": sentence,
         "headlines": {arm: sentence}, "screen": lines of the first screen,
-        "numbers": {arm: {name: value}}}) and a CSV file of each table, in ``tables``, lie beside
-        it.
+        "numbers": {arm: {name: value}}, "where": on what these rest}) and a CSV file of each
+        table, in ``tables``, lie beside it.
 
     Raises:
         UserError: no such folder.
@@ -488,6 +488,7 @@ def write_report(study_dir: Path | str, sample_prompts: int = 2) -> Path:
         "headlines": {arm: line.text() for arm, line in said.arms.items()},
         "screen": said.lines(),
         "numbers": tables.numbers(evidence),
+        "where": evidence.effects.where,
     }
     opening, rest = front(evidence, said), fragments_of(evidence, sample_prompts)
     markup.write_page(html, f"{study_dir.name}: bias report", opening, rest)

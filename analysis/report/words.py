@@ -69,7 +69,9 @@ def extent(evidence: Evidence) -> str:
         return ""
     verdicts = int(outcomes["verdicts"].sum())
     unscored = int(outcomes.loc[outcomes["outcome"].ne("scored"), "verdicts"].sum())
-    return _finding(
+    held_out = sum(run.frozen.rollouts for run in evidence.records.runs if run.frozen is not None)
+    apart = f" {_finding('apart', answers=held_out)}" if held_out else ""
+    counts = _finding(
         "extent",
         done=int(cells["done"].sum()),
         runs=len(cells),
@@ -79,6 +81,7 @@ def extent(evidence: Evidence) -> str:
         verdicts=verdicts,
         end=_end(verdicts, unscored),
     )
+    return counts + apart
 
 
 def _end(verdicts: int, unscored: int) -> str:

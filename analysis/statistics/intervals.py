@@ -12,7 +12,7 @@ the design can see stands beside what it saw.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -105,6 +105,18 @@ def ratio_of_variances(values_S: np.ndarray, within_S: np.ndarray) -> float:
     if len(values_S) < 2 or not known.size or known.mean() <= 0:
         return NAN
     return float(values_S.var(ddof=1) / known.mean())
+
+
+def variance_of(comparisons: Iterable[tuple[pd.Series, pd.Series]]) -> RunVariance:
+    """`RunVariance` behind comparisons: of each the values of its units, (S,), and their sampling
+    variances; what is not known is left out."""
+    observed, free = [], []
+    for values, within in comparisons:
+        has_value = np.isfinite(values.to_numpy(dtype=float))
+        finite, sampling = (each.to_numpy(dtype=float)[has_value] for each in (values, within))
+        observed.append(ratio_of_variances(finite, sampling))
+        free.append(len(finite) - 1)
+    return RunVariance.fitted(np.array(observed, dtype=float), np.array(free, dtype=float))
 
 
 def mean_of_means(
@@ -312,5 +324,5 @@ def paired_prompts(
         *(whole.value, whole.low, whole.high, prompts, "prompt", whole.note),
         se=se,
         unpaired_se=float(np.hypot(errors["treated"], errors["base"])),
-        visible=smallest_effect(prompts, paired=True) * se * prompts**0.5 if se else NAN,
+        visible=smallest_effect(prompts) * se * prompts**0.5 if se else NAN,
     )

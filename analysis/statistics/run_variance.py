@@ -20,7 +20,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special
 from scipy.optimize import brentq
 
 from analysis.statistics.estimate import LEVEL
@@ -84,16 +84,29 @@ class RunVariance:
             free: degrees of freedom of the runs.
             sampling_free: of the sampling variance.
         """
-        if not observed <= self.ratio_R[-1] / BEYOND:
-            return float(2 * stats.t.sf(abs(z) / math.sqrt(observed), free))
-        tails = stats.t.sf(abs(z) / np.sqrt(self.ratio_R), max(sampling_free, 1.0))
+        if not observed <= self.reach:
+            return float(2 * _tail(np.array(abs(z) / math.sqrt(observed)), free))
+        tails = _tail(abs(z) / np.sqrt(self.ratio_R), max(sampling_free, 1.0))
         return float(2 * self.posterior(observed, free) @ tails)
 
-    def half(self, observed: float, free: int, sampling_free: float = math.inf) -> float:
-        """Half the 95 % interval of a mean, in standard errors of its sampling; see `p`."""
-        most = stats.t.isf(TAIL / 4, min(free, max(sampling_free, 1.0)))
+    @property
+    def reach(self) -> float:
+        """The largest observed ratio that the grid has room for."""
+        return float(self.ratio_R[-1] / BEYOND)
+
+    def half(
+        self, observed: float, free: int, sampling_free: float = math.inf, alpha: float = TAIL
+    ) -> float:
+        """Half the interval of a mean that leaves 0 out where its `p` is below ``alpha``, in
+        standard errors of its sampling."""
+        most = -special.stdtrit(min(free, max(sampling_free, 1.0)), alpha / 4)
         most *= math.sqrt(max(observed, self.ratio_R[-1]))
-        return float(brentq(lambda z: self.p(z, observed, free, sampling_free) - TAIL, 0, most))
+        return float(brentq(lambda z: self.p(z, observed, free, sampling_free) - alpha, 0, most))
+
+
+def _tail(z_R: np.ndarray, free: float) -> np.ndarray:
+    """Chance that Student's t of ``free`` degrees of freedom is above ``z``, which is 0 or more."""
+    return special.ndtr(-z_R) if math.isinf(free) else special.stdtr(free, -z_R)
 
 
 def _likelihood(observed_N: np.ndarray, free_N: np.ndarray, ratio_R: np.ndarray) -> np.ndarray:
@@ -101,3 +114,16 @@ def _likelihood(observed_N: np.ndarray, free_N: np.ndarray, ratio_R: np.ndarray)
     free = free_N[:, None]
     exponent = -free * (np.log(ratio_R) + observed_N[:, None] / ratio_R) / 2
     return np.exp(exponent - exponent.max(axis=1, keepdims=True))
+
+
+def _before_data() -> RunVariance:
+    """The prior, with room beyond for whatever is observed."""
+    prior = RunVariance.fitted(np.empty(0), np.empty(0))
+    beyond = prior.ratio_R[-1] * STEP ** np.arange(1, 20)
+    return RunVariance(
+        np.append(prior.ratio_R, beyond), np.append(prior.weight_R, np.zeros(len(beyond)))
+    )
+
+
+BEFORE_DATA = _before_data()
+"""What a plan has to go by: the prior, as if the comparisons of a study had confirmed it."""

@@ -302,7 +302,8 @@ def summarise(study_dir: Path, this: str) -> None:
     """Print the study's summary table as the report computed it; ``this`` names the study."""
     path = study_dir / "report" / "summary.json"
     again = typed(f"python -m analysis.report {this} writes it again")
-    rows = read_left(path, f"its table is left out, and {again}").get("rows", [])
+    summary = read_left(path, f"its table is left out, and {again}")
+    rows, where = summary.get("rows", []), summary.get("where")
     if not isinstance(rows, list) or not rows:
         return
     tabular = all(
@@ -312,4 +313,5 @@ def summarise(study_dir: Path, this: str) -> None:
         for row in rows
     )
     if tabular:
-        print_table(rows, "What each judge taught (mean over seeds)")
+        rests = f"; scores and words {where}" if isinstance(where, str) else ""
+        print_table(rows, f"What each judge taught (mean over seeds{rests})")

@@ -54,19 +54,20 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def summary_of(study_dir: Path) -> dict[str, Any]:
-    """What the report left for other programs: ``rows``, ``headlines``, ``numbers``; those that are
-    not of their form are left out."""
+    """What the report left for other programs: ``rows``, ``headlines``, ``numbers``, and ``where``,
+    on what these rest; those that are not of their form are left out."""
     path = study_dir / "report" / _SUMMARY
     content = read_left(path, "the study's run in MLflow gets no description")
     rows = content.get("rows")
     if not (isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)):
         rows = []
     sentences = content.get("headlines")
-    numbers = content.get("numbers")
+    numbers, where = content.get("numbers"), content.get("where")
     return {
         "rows": rows,
         "headlines": sentences if isinstance(sentences, dict) else {},
         "numbers": numbers if isinstance(numbers, dict) else {},
+        "where": where if isinstance(where, str) else "",
     }
 
 
@@ -80,6 +81,8 @@ def description(study_dir: Path) -> str:
             f"`python -m experiments.tracking rebuild study={name}`."
         )
     blocks = [f"## {escaped(name)}: what each judge taught"]
+    if content["where"]:
+        blocks += [f"Scores and behaviours {escaped(content['where'])}."]
     lines = [_headline(*each) for each in content["headlines"].items()]
     blocks += ["\n".join(lines[:MOST_HEADLINES])]
     if content["rows"]:
@@ -105,11 +108,14 @@ def _headline(arm: str, sentence: Any) -> str:
 
 def arm_points(study_dir: Path) -> list[Point]:
     """The numbers of every arm as points ``arm/<arm>/<name>`` of the time of the report: sent
-    again, they are the same."""
+    again, they are the same. The name of a measure ends with what it rests on, so that a chart of
+    several studies shows one thing."""
     path = study_dir / "report" / _SUMMARY
+    content = summary_of(study_dir)
+    rests = f" {content['where']}".replace(",", "").rstrip()  # MLflow takes no comma
     values = {
-        f"arm/{arm}/{name}": round(value, 6) + 0.0  # no noise of floats, and no -0
-        for arm, of_arm in summary_of(study_dir)["numbers"].items()
+        f"arm/{arm}/{name}{rests if '/' in name else ''}": round(value, 6) + 0.0  # no noise, no -0
+        for arm, of_arm in content["numbers"].items()
         if isinstance(of_arm, dict)
         for name, value in of_arm.items()
         if isinstance(value, int | float)

@@ -12,6 +12,7 @@ from scipy import stats
 from analysis.display.markup import bracket
 from analysis.drift import estimate as drift
 from analysis.drift import failures
+from analysis.drift.pairs import paired_shifts
 from analysis.records.runs import Run
 from analysis.report.evidence import gather
 from analysis.report.tables import summary_rows
@@ -149,7 +150,7 @@ def test_rollouts_that_both_runs_of_a_pair_share_add_no_sampling_error():
 
     def variance(*pair: Run) -> float:
         parts = [drift.run_shifts([run], drift.feature_values).set_index("seed") for run in pair]
-        return drift.pair_variance(*parts).loc[0]
+        return paired_shifts(*parts).loc[0, "within"]
 
     last = ours.features[6:, :, 0].mean(axis=1) - theirs.features[6:, :, 0].mean(axis=1)
     assert variance(ours, theirs) == pytest.approx(last.var(ddof=1) / 6)

@@ -2,20 +2,23 @@
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from analysis.display.figures import looks
+from analysis.families import estimate
 from analysis.families.display import behaviours_table, followed, judges_table
 from analysis.families.estimate import (
+    Families,
     is_simulated,
     judge_ids,
     key_of,
-    of_runs,
     probed_biases,
 )
+from analysis.frozen.effects import effects_of
 from analysis.records.runs import Run
 from analysis.report.evidence import gather
 from analysis.report.sections import SECTIONS, families
@@ -49,6 +52,11 @@ def planted(
         reward=judge, advantage=judge - judge.mean(axis=1, keepdims=True), truth=truth,
         judge=judge, features=features, names=FEATURES, config=settings,
     )  # fmt: skip
+
+
+def of_runs(runs: Sequence[Run], spread: Mapping[str, float]) -> Families | None:
+    """The families of a study, by its own effects."""
+    return estimate.of_runs(runs, spread, effects_of(runs, None))
 
 
 def test_planted_biases_and_what_they_did_come_out():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,12 @@ from scipy.stats import contingency, linregress
 
 from analysis.display.markup import MISSING
 from analysis.field import __main__ as command
+from analysis.field import estimate
 from analysis.field.display import tables
-from analysis.field.estimate import of_runs
+from analysis.field.estimate import Field
 from analysis.field.shortcut import entanglement, growth, onset_time
-from analysis.onset.estimate import line, own_line
+from analysis.frozen.effects import effects_of
+from analysis.onset.estimate import Line, line, own_line
 from analysis.records.runs import Run, read_runs
 from analysis.report.sections import SECTIONS, field
 from analysis.statistics.intervals import paired_prompts
@@ -79,7 +82,7 @@ def test_pairs_of_prompts_have_the_error_of_a_clustered_regression_or_none():
     assert told.value == pytest.approx(fit.params[0]) and told.se == pytest.approx(fit.bse[0])
     assert (told.low, told.high) == pytest.approx(fit.conf_int()[0])
     assert told.n == 12 and told.unpaired_se > told.se
-    assert told.visible == pytest.approx(smallest_effect(12, paired=True) * told.se * 12**0.5)
+    assert told.visible == pytest.approx(smallest_effect(12) * told.se * 12**0.5)
     told = paired_prompts(np.array([1.0, np.nan, 0.5]), np.array([0.0, 1.0, 0.0]), [1, 2, 3])
     assert told.value == 0.75 and told.n == 2 and "1 of 3 pairs" in told.note
     alone = paired_prompts(np.array([1.0, 0.0]), np.zeros(2), [7, 7])
@@ -137,6 +140,16 @@ def runs(planted: Path) -> list[Run]:
     return changed
 
 
+def of_runs(
+    runs: Sequence[Run],
+    lines: Sequence[Line],
+    features: Sequence[str] | None = None,
+    base: str | None = "sim-fair",
+) -> Field:
+    """The tables of a study, by its own effects."""
+    return estimate.of_runs(runs, lines, effects_of(runs, base), features)
+
+
 def test_the_tables_of_a_study(runs):
     told = of_runs(runs, [own_line(run) for run in runs])
     assert (told.base, told.metrics) == ("sim-fair", ("truth",))
@@ -145,19 +158,19 @@ def test_the_tables_of_a_study(runs):
     assert math.isnan(better["sim-fair"].improvement.value)
     assert better["sim-flaky"].iqm.value == pytest.approx(0.63, abs=0.02)
     pair = {row.arm: row for row in told.compared}["sim-flaky"]
-    assert pair.by_prompt.value == pytest.approx(pair.by_run.value)
     assert pair.by_prompt.value == pytest.approx(0.22, abs=0.02)
     assert pair.by_prompt.n == 4  # prompts are named by step and group: the same for every seed
-    assert pair.by_run.n == 3 and pair.visible > pair.by_prompt.visible
-    within = np.mean([0.0]) + pair.by_prompt.se
-    assert (pair.by_run.high - pair.by_run.low) / 2 > within  # seeds are few
+    # .2 higher from the start on, so that its truth moved no further
+    effects = effects_of(runs, "sim-fair")
+    assert pair.by_run == effects.difference("truth", "sim-flaky", "sim-fair")
+    assert pair.by_run.n == 3 and pair.by_run.low < 0 < pair.by_run.high
+    assert pair.visible > (pair.by_run.high - pair.by_run.low) / 2
     found = {row.arm: row for row in told.found}
     assert found["sim-fair"].onset.seen == 0 and found["sim-fair"].features == ()
 
 
 def test_arms_are_compared_with_the_arm_that_is_named(runs):
-    lines, arms = [own_line(run) for run in runs], {run.arm for run in runs}
-    other = max(arms - {of_runs(runs, lines).base})
+    lines, arms, other = [own_line(run) for run in runs], {run.arm for run in runs}, "sim-verbose"
     told = of_runs(runs, lines, base=other)
     assert told.base == other and {row.arm for row in told.compared} == arms - {other}
 

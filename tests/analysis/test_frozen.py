@@ -18,6 +18,7 @@ from analysis.records.runs import Run, read_runs
 from analysis.report.evidence import Evidence, gather
 from analysis.report.sections import behaviours, frontier, method
 from analysis.report.words import findings
+from analysis.study import read_study
 from study.cell.records import EVALUATIONS
 from tests.conftest import RECORDS_ONLY, Page, Trained
 
@@ -187,6 +188,12 @@ def test_the_command_line(evaluated: Path, tmp_path: Path, answered, printed) ->
     rows, said = answered(main, evaluated)
     assert "Shifts are within prompts" in said and "score by sim-strict" in said
     assert {row["arm"] for row in rows} == {"sim-fair", "sim-verbose"}
+    study = read_study(evaluated)
+    for row in rows:
+        if row["metric"] in ("length", "truth", "judge_score", "gap"):
+            shift = study.shift(row["metric"], row["arm"])  # as the report has it
+            shown = (row["shift"], row["low"], row["high"])
+            assert shown == pytest.approx((shift.value, shift.low, shift.high), nan_ok=True)
     bare = shutil.copytree(evaluated, tmp_path / "runs" / "bare")
     for folder in bare.glob(f"*/{EVALUATIONS}"):
         shutil.rmtree(folder)

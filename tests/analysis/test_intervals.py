@@ -11,19 +11,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, stats
 from sklearn.metrics import matthews_corrcoef, roc_auc_score
-from statsmodels.stats.power import TTestIndPower, TTestPower
+from statsmodels.stats.power import TTestPower
 from statsmodels.stats.proportion import confint_proportions_2indep, proportion_confint
 
-from analysis.planted.run_variance import rates
+from analysis.planted.run_variance import at_the_smallest, rates
 from analysis.statistics.intervals import (
     grouped_intervals,
     mean_interval,
     paired_difference,
     sign_flip_p,
 )
-from analysis.statistics.power import fewest_seeds, power, power_lines, smallest_effect, smallest_p
+from analysis.statistics.power import (
+    fewest_seeds,
+    power,
+    power_lines,
+    smallest_difference,
+    smallest_effect,
+    smallest_p,
+)
 from analysis.statistics.proportions import auc, confusion, rogan_gladen, wilson
-from analysis.statistics.run_variance import NO_EXCESS, RunVariance
+from analysis.statistics.run_variance import BEFORE_DATA, NO_EXCESS, RunVariance
 from tests.conftest import run_alone
 
 NUMBERS = st.lists(st.floats(-1e3, 1e3).map(lambda x: round(x, 3)), min_size=2, max_size=8)
@@ -113,27 +120,21 @@ def test_intervals_of_one_run_and_of_signs_that_are_drawn():
     assert sign_flip_p(many) == pytest.approx(stats.ttest_1samp(many, 0).pvalue, abs=0.02)
 
 
-@pytest.mark.parametrize("seeds", [3, 5, 10])
+@pytest.mark.parametrize("units", [3, 5, 10])
 @pytest.mark.parametrize("effect", [0.2, 0.9, 2.5])
-def test_power_agrees_with_statsmodels(seeds: int, effect: float) -> None:
-    own = TTestPower().power(effect, seeds, 0.05)
-    assert power(effect, seeds, paired=True) == pytest.approx(own, abs=1e-9)
-    two = TTestIndPower().power(effect, seeds, 0.05)
-    assert power(effect, seeds, paired=False) == pytest.approx(two, abs=1e-9)
+def test_power_agrees_with_statsmodels(units: int, effect: float) -> None:
+    assert power(effect, units) == pytest.approx(TTestPower().power(effect, units, 0.05), abs=1e-9)
 
 
-@pytest.mark.parametrize("seeds", [2, 3, 6])
+@pytest.mark.parametrize("units", [2, 3, 6])
 @pytest.mark.parametrize("alpha", [0.05, 0.05 / 8])
-@pytest.mark.parametrize("paired", [True, False])
-def test_the_smallest_effect_has_the_power_asked_for(seeds, alpha, paired) -> None:
+def test_the_smallest_effect_has_the_power_asked_for(units, alpha) -> None:
     """Integrated over the distribution of the sample variance, so far out too."""
-    effect = smallest_effect(seeds, paired=paired, alpha=alpha)
-    free = seeds - 1 if paired else 2 * seeds - 2
-    shift = effect * (seeds if paired else seeds / 2) ** 0.5
+    effect, free = smallest_effect(units, alpha), units - 1
     t = stats.t.ppf(1 - alpha / 2, free)
 
     def seen(chi2: float) -> float:
-        limit = t * (chi2 / free) ** 0.5
+        limit, shift = t * (chi2 / free) ** 0.5, effect * units**0.5
         inside = stats.norm.sf(limit - shift) + stats.norm.cdf(-limit - shift)
         return float(stats.chi2.pdf(chi2, free) * inside)
 
@@ -141,11 +142,37 @@ def test_the_smallest_effect_has_the_power_asked_for(seeds, alpha, paired) -> No
 
 
 def test_fewest_seeds_and_what_one_seed_or_no_effect_can_show() -> None:
-    assert power(0.0, 5, paired=True) == pytest.approx(0.05)
-    assert power(0.0, 5, paired=False, alpha=0.01) == pytest.approx(0.01)
+    assert power(0.0, 5) == pytest.approx(0.05)
+    assert power(0.0, 5, alpha=0.01) == pytest.approx(0.01)
     assert fewest_seeds() == 6
     assert fewest_seeds(0.25) == 4  # 2/2^3 is .25, not below it
-    assert np.isnan(smallest_effect(1, paired=True))
+    assert np.isnan(smallest_effect(1)) and np.isnan(smallest_difference(1))
+
+
+@pytest.mark.parametrize("seeds", [3, 6])
+def test_the_smallest_difference_of_a_plan_is_seen_in_four_of_five(seeds) -> None:
+    """Runs that vary as the prior has it, by the p of a report that has learnt that."""
+    rng, count = np.random.default_rng(seeds), 1500
+    ratio = rng.choice(BEFORE_DATA.ratio_R, count, p=BEFORE_DATA.weight_R)
+    size = smallest_difference(seeds)
+    values = (size + rng.standard_normal((count, seeds)).T) * ratio**0.5
+    z, observed = values.mean(axis=0) * seeds**0.5, values.var(axis=0, ddof=1)
+    seen = [BEFORE_DATA.p(*each, seeds - 1) < 0.05 for each in zip(z, observed, strict=True)]
+    assert np.mean(seen) == pytest.approx(0.8, abs=0.035)
+    assert smallest_difference(seeds, alpha=0.01) > 1.1 * size
+
+
+def test_the_smallest_difference_of_runs_that_vary_by_sampling_alone_is_the_normal_one() -> None:
+    even = RunVariance(np.array([1.0, 1e3]), np.array([1.0, 0.0]))
+    normal = stats.norm.isf(0.025) + stats.norm.isf(0.2)
+    assert smallest_difference(4, even) == pytest.approx(normal / 2, rel=1e-3)
+
+
+@pytest.mark.parametrize("seeds", [3, 6])
+def test_a_study_sees_its_plan_s_smallest_difference_as_often_as_said(seeds) -> None:
+    """The variances are learnt from 24 comparisons in place of the prior."""
+    pairs = at_the_smallest(np.random.default_rng(seeds), seeds, 200)
+    assert np.mean([pair.low > 0 for pair in pairs]) == pytest.approx(0.8, abs=0.1)
 
 
 @pytest.mark.parametrize("seeds", range(1, 8))
@@ -157,10 +184,11 @@ def test_designs_are_warned_of_and_more_arms_ask_for_more() -> None:
     lines = power_lines(5, 2)
     assert any(line.startswith("Warning: 5 seeds cannot reach p < 0.05") for line in lines)
     assert any("0.0625" in line and "seed=0,1,2,3,4,5" in line for line in lines)
-    assert "1.68 SD of the differences by seed, paired" in lines[0] and "2.02 SD" in lines[0]
+    assert f"is {smallest_difference(5):.2f} SD of the differences by seed." in lines[0]
+    assert "a prior's" in lines[0]
     assert not any(line.startswith("Warning") for line in power_lines(6, 2))
     lines = power_lines(6, 4)
-    strict = smallest_effect(6, paired=True, alpha=0.05 / 3)
+    strict = smallest_difference(6, alpha=0.05 / 3)
     assert f"{strict:.2f} SD" in lines[1] and "3 comparisons" in lines[1]
     # 2/64 = .031 is below .05 but not below .05/3; 2/128 = .0156 is
     assert lines[-1].startswith("Warning") and lines[-1].endswith("7 seeds could.")

@@ -10,12 +10,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.interventions import estimate
 from analysis.interventions.display import bought, bought_table, interventions_text
-from analysis.interventions.estimate import _transported, numbers, of_records
+from analysis.interventions.estimate import Interventions, _transported, numbers
 from analysis.records.runs import Records, Run
 from analysis.report import sections
 from analysis.report.evidence import of_records as evidence_of
 from analysis.statistics.estimate import NO_ESTIMATE
+from analysis.study import Study
 from study.cell.records import ROLLOUT, part_name, write_part
 
 STEPS, GROUPS, MEMBERS = 10, 6, 4
@@ -62,13 +64,18 @@ def records_of(folder: Path, runs: list[Run], rollouts: dict[str, list[dict]] | 
     table = pd.DataFrame(
         {"cell": run.cell, "arm": run.arm, "judge": "sim-dose", "seed": run.seed, "done": True}
         | dict.fromkeys(("judge_family", "judge_size", "policy", "reward"), "x")
-        | {"state": "done"}
+        | {"state": "done", "undosed": False}
         for run in runs
     )
     calls = [(r.cell, "sim-dose", "acting", "scored", 5.0, r.judge.size) for r in runs]
     calls += [(r.cell, "other", "shadow", "scored", 5.0, 100) for r in runs if r.arm == "panel"]
     columns = ["cell", "judge", "role", "outcome", "words", "verdicts"]
     return Records(folder, table, runs, pd.DataFrame(calls, columns=columns), "", [])
+
+
+def of_records(records: Records) -> Interventions | None:
+    """The interventions of a study, by its own effects."""
+    return estimate.of_records(records, Study(**vars(records)).effects())
 
 
 def study(folder: Path) -> Records:
@@ -227,7 +234,7 @@ def test_features_that_were_not_measured_leave_bias_and_shift_unknown(tmp_path):
 def test_the_report_compares_with_the_plain_arm(tmp_path):
     """By name alone, kl would be what the others are compared with."""
     records = records_of(tmp_path, [run for run in study(tmp_path).runs if run.arm != "other"])
-    table = records.table.assign(undosed=False, keyword="", step=STEPS, steps=STEPS)
+    table = records.table.assign(keyword="", step=STEPS, steps=STEPS)
     told = evidence_of(dataclasses.replace(records, table=table))
     assert told.base == "plain" and told.interventions is not None
     assert {swap.base for swap in told.substitutions} == {"plain"}

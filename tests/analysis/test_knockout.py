@@ -1,6 +1,7 @@
 """Knock-outs: planted worlds in which the cause of a shift is known, and taken out."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -8,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from analysis.frozen.effects import Effects, effects_of
+from analysis.knockout import estimate
 from analysis.knockout.display import kept, knockout_table
-from analysis.knockout.estimate import NO_ARM, knockouts, of_study, sentence
+from analysis.knockout.estimate import NO_ARM, Knockout, knockouts, sentence
 from analysis.propagation.estimate import paths, predict
 from analysis.records.runs import Run, shift, step_means
 from analysis.report import sections
@@ -44,6 +47,16 @@ def world(seeds=(0, 1, 2), dose=0.6) -> list[Run]:
     return runs
 
 
+def effects(runs: Sequence[Run]) -> Effects:
+    """Beside the arm that is first by name."""
+    return effects_of(runs, min(run.arm for run in runs))
+
+
+def of_study(runs: Sequence[Run]) -> list[Knockout]:
+    """The knock-outs of a study of rollouts, by its own effects."""
+    return estimate.of_study(runs, effects(runs), effects(runs))
+
+
 def length_shift(run: Run) -> float:
     return shift(step_means(run, run.features[..., 0]))
 
@@ -74,14 +87,14 @@ def test_a_ledger_that_was_right_is_told_from_one_that_blames_the_wrong_thing():
         dataclasses.replace(row, of_bias=row.observed.value - kept[int(row.cell[-1])] + 0.1 * noise)
         for row, noise in zip(predict(paths(runs)), (1, -1) * 9, strict=True)
     ]
-    (row,) = knockouts(runs, right)
+    (row,) = knockouts(runs, effects(runs), effects(runs), right)
     assert row.missed.low < 0 < row.missed.high and "do not tell" in sentence(row)
     # Predictions that give the judge's error nothing, where all of the shift goes away with it.
     runs = world()
     blind = [
         dataclasses.replace(row, of_bias=0.001 * row.observed.value) for row in predict(paths(runs))
     ]
-    (row,) = knockouts(runs, blind)
+    (row,) = knockouts(runs, effects(runs), effects(runs), blind)
     assert row.missed.high < 0 and "3 pairs of runs tell from that" in sentence(row)
 
 

@@ -11,10 +11,20 @@ from analysis.ledger.transmission import group_cov, split
 from analysis.planted.trials import Trials
 from analysis.planted.truth import Fault, Simulated, Tabular, sampled_runs, simulate
 from analysis.probes import levels
-from analysis.propagation.planted import LARGE, SMALL, Optimiser, answers, coverage, train
+from analysis.propagation.planted import (
+    LARGE,
+    SMALL,
+    Optimiser,
+    answers,
+    coverage,
+    null_differences,
+    null_shifts,
+    train,
+)
 from analysis.records.runs import shift
 from analysis.selfcheck import judges
 from analysis.selfcheck.checks import judge_coverage
+from analysis.statistics.intervals import mean_interval
 from analysis.statistics.proportions import wilson
 from study.rewards.advantages import advantages
 
@@ -320,3 +330,15 @@ def test_theory_is_right_about_small_doses_and_short_of_large_ones():
     small, large = (coverage(rng, 30, doses, Optimiser(0.1)) for doses in (SMALL, LARGE))
     assert ((small.low <= 0) & (small.high >= 0)).mean() >= 0.9
     assert large.estimate.mean() < -5 and abs(small.estimate.mean()) < 1
+
+
+@pytest.mark.long
+def test_arms_that_do_not_differ_are_hardly_ever_told_apart():
+    """360 trained runs of 40 studies: the rate over studies is at most .05, within its error."""
+    studies = null_shifts(np.random.default_rng(1), 40, 3)
+    for _, runs in studies[0].groupby(["seed", "metric"]):
+        (first, *others) = (tails[0].sums_P_2[:8] for tails in runs["tails"])
+        assert all(np.array_equal(first, other) for other in others), "first rollouts are shared"
+        assert runs["last"].nunique() == 3
+    rates = [np.mean([not p.low <= 0 <= p.high for p in null_differences(s)]) for s in studies]
+    assert mean_interval(rates).low < 0.05 and np.mean(rates) < 0.08

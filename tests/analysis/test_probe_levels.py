@@ -236,7 +236,7 @@ def test_a_clustered_mean_is_that_of_statsmodels_and_as_clear_as_its_signs():
 
 def test_one_prompt_has_no_interval_beside_the_oracles_of_statsmodels():
     values, prompts = drawn(3, 20, 1, 0.0)
-    smallest = smallest_effect(20, paired=True) * values.std(ddof=1)
+    smallest = smallest_effect(20) * values.std(ddof=1)
     assert clustered_mean(values, prompts).smallest == pytest.approx(smallest)
     values, prompts = drawn(5, 30, 1, 0.0)
     oracle = ttost_paired(values, np.zeros(30), -0.4, 0.4)[0]

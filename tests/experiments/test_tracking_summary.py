@@ -75,6 +75,19 @@ def test_the_parent_run_says_what_was_found(study, runs, tmp_path_factory, monke
     assert list(elsewhere.iterdir()) == []  # nothing was written where the command was typed
 
 
+def test_numbers_are_named_by_what_they_rest_on(study: Path, runs: Path) -> None:
+    rests = "on 32 held-out rows, before and after"
+    (study / "report" / "summary.json").write_text(json.dumps({**SUMMARY, "where": rests}))
+    assert close_parent(begin(runs), "FINISHED", study)
+    names = {row[1] for row in history(runs)}
+    words = "on 32 held-out rows before and after"  # MLflow takes no comma
+    assert names == {
+        f"arm/sim-verbose/truth/shift {words}", f"arm/sim-verbose/gap/low {words}",
+        "arm/sim-verbose/runs",
+    }  # fmt: skip
+    assert f"Scores and behaviours {rests}." in described(runs)
+
+
 def test_a_drawing_of_the_page_is_a_picture_of_its_own() -> None:
     drawing = list(summary.pictures(PAGE))[1].content.decode()
     assert drawing.startswith('<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink=')
