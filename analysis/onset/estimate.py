@@ -9,7 +9,7 @@ checked.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -37,11 +37,31 @@ from analysis.statistics.estimate import FLAT, LEVEL, NAN, Estimate, group_sums
 from study.rewards.corrections.checks import FEWEST_STEPS
 
 REPLICATES = 1_000
+REFITS = 300
+"""Replicates of noise in which the best rise of a begin is looked for again."""
+REFUTED = 0.96
+"""Share of refits that lose less than a refuted begin: above `LEVEL`, as the best rise has fitted
+some noise and is found again too easily (oracles that know the shape cover .94 at .95)."""
 KNOTS = 48
-"""Most places where a ramp may begin or end; longer runs are searched on that many steps."""
+"""Most places where a rise may begin or end; longer runs are searched on that many steps."""
+POOLED = 9
+"""Steps around each over which the variance of its mean is averaged: one step has few groups."""
 NO_STEP = Estimate(NAN, unit="step")
 MISFIT = 0.99
-"""Share of refits to pure group noise that leave fewer squares than a ramp said not to fit."""
+"""Share of refits to pure group noise that leave fewer squares than a rise said not to fit."""
+BENDS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], ...]] = {
+    "bent down": (np.sqrt, lambda u: np.expm1(-3 * u) / np.expm1(-3)),
+    "straight": (lambda u: u,),
+    "S-shaped": (lambda u: u**2 * (3 - 2 * u), lambda u: u**3 * (10 - 15 * u + 6 * u**2)),
+    "bent up": (
+        lambda u: u**2,
+        lambda u: u**3,
+        lambda u: u**4,
+        lambda u: np.expm1(3 * u) / np.expm1(3),
+        lambda u: np.expm1(6 * u) / np.expm1(6),
+    ),
+}
+"""Shapes of a rise from 0 to 1 over u = (t - begin) / (end - begin) by how they bend."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +69,27 @@ class Onset:
     """When the gap begins to rise; ``step`` is NaN where it is not seen to rise."""
 
     step: Estimate
+    """The first step whose expected gap is above the gap before the rise."""
     p: float = NAN
-    """Chance of as good a ramp from group-sampling noise around a constant gap."""
+    """Chance of as good a rise from group-sampling noise around a constant gap."""
     before: float = NAN
     rise: float = NAN
-    """Gap before the ramp, and how much it rose by the end of it; score units."""
+    """Gap before the rise, and how much it rose by the end of it; score units."""
     note: str = ""
+
+
+@dataclass(frozen=True)
+class Rises:
+    """Every rise searched over T steps, in order of its begin; M of them."""
+
+    begin_M: np.ndarray
+    """Last step without a rise; one before the first step where the rise is on from the start."""
+    bend_M: np.ndarray
+    """Index in `BENDS`."""
+    curve_M_T: np.ndarray
+    """From 0 before the begin to 1 after the end."""
+    unit_M_T: np.ndarray
+    """The curves around their means, of length 1."""
 
 
 def change_point(
@@ -65,11 +100,11 @@ def change_point(
     replicates: int = REPLICATES,
     seed: int = 0,
 ) -> Onset:
-    """Least-squares fit of flat - ramp - flat to the step means of the gap, rising only.
+    """Least-squares fit of flat - rise - flat to the step means of the gap, over the `BENDS`.
 
     The interval spans the begins that the data do not refute: a begin is refuted where its best
-    ramp leaves more squares over the best of all than it would in 95 % of refits to that ramp plus
-    resampled group noise. p compares the best ramp with the best one through that noise alone.
+    rise leaves more squares over the best of all than it would in `REFUTED` of refits to that rise
+    plus resampled group noise. p compares the best rise with the best one through that noise alone.
 
     Args:
         step_P: the step of every group.
@@ -86,86 +121,125 @@ def change_point(
         return Onset(unseen, note=few)
     if not np.isfinite(errors).all():
         return Onset(unseen, note="steps of one group: no noise to compare with")
+    noise = noise * _pooling(errors)
     if refits_B_T is not None:
         noise = noise + np.resize(refits_B_T, noise.shape)
     if np.ptp(means) < FLAT:
         return Onset(unseen, before=float(means.mean()), note="the gap is constant")
-    begins, shapes, ramps = _ramps(steps)
-    best, fitted = _best(means, shapes)
-    by_chance = _best(noise, shapes)[1]
+    rises = _rises(steps)
+    by_means = rises.unit_M_T @ means
+    by_noise = noise.astype(np.float32) @ rises.unit_M_T.astype(np.float32).T
+    # Of equally good rises, the latest: what the data do not show has not begun.
+    best = np.flatnonzero(by_means >= by_means.max() - FLAT)[-1]
+    fitted, by_chance = by_means[best], by_noise.max(axis=1)
     p = float((1 + (by_chance >= fitted).sum()) / (1 + replicates))
-    ramp = ramps[best]
-    rise = float(fitted / np.sqrt(((ramp - ramp.mean()) ** 2).sum()))
-    before = float(means.mean() - rise * ramp.mean())
+    curve = rises.curve_M_T[best]
+    rise = float(fitted / np.sqrt(((curve - curve.mean()) ** 2).sum()))
+    before = float(means.mean() - rise * curve.mean())
     notes = [] if len(steps) <= KNOTS else [f"searched on {KNOTS} of {len(steps)} steps"]
     if not (fitted > 0 and p < 1 - LEVEL):
         note = "; ".join(["the gap is not seen to rise", *notes])
         return Onset(unseen, p, before, note=note)
-    if _squares(means, fitted) > np.quantile(_squares(noise, by_chance), MISFIT):
-        bent = "the rise is no straight ramp, its begin is known less well than the interval says"
-        notes.insert(0, bent)
-    ends = _ends(_not_refuted(means, noise, begins, shapes), steps)
-    begin = Estimate(float(begins[best]), *ends, len(steps), "step")
-    return Onset(begin, p, before, rise, "; ".join(notes))
+    left, usual = _squares(means, fitted), _squares(noise, by_chance)
+    stretch = 1.0
+    if left > np.quantile(usual, MISFIT) and np.median(usual) > FLAT**2:
+        stretch = float(np.sqrt(left / np.median(usual)))
+        notes.insert(0, f"no shape fits the rise: noise taken {stretch:.1f}-fold, one step added")
+    refits = stretch * by_noise[:REFITS]
+    begins = rises.begin_M[_not_refuted(rises.begin_M, by_means, refits, rises.unit_M_T)]
+    ends = _ends(begins, steps, stretch > 1 or len(steps) > KNOTS)
+    if ends[0] < ends[1]:
+        bends = rises.bend_M[_not_refuted(rises.bend_M, by_means, refits, rises.unit_M_T)]
+        if len(told := [list(BENDS)[bend] for bend in bends]) > 1:
+            notes.insert(0, f"the shape of the rise is not told: {', '.join(told)}")
+    onset = _after(steps, rises.begin_M[best])
+    return Onset(Estimate(onset, *ends, len(steps), "step"), p, before, rise, "; ".join(notes))
 
 
-def _ramps(steps_T: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Begins (M,), unit vectors (M, T) and ramps from 0 to 1 (M, T) of every ramp searched."""
+def _pooling(errors_T: np.ndarray) -> np.ndarray:
+    """By how much to stretch each step's noise to the mean variance of the `POOLED` around it.
+
+    The begin of a fast rise rests on one or two steps, whose own groups tell their variance badly.
+    Steps without noise keep none.
+    """
+    noisy, near = errors_T > 0, np.ones(POOLED)
+    squares, counted = (
+        np.convolve(values, near)[POOLED // 2 :][: len(errors_T)] for values in (errors_T**2, noisy)
+    )
+    stretch = np.ones_like(errors_T)
+    stretch[noisy] = np.sqrt(squares[noisy] / counted[noisy]) / errors_T[noisy]
+    return stretch
+
+
+def _rises(steps_T: np.ndarray) -> Rises:
+    """Every rise searched: begins and ends at the `_knots`, all of `BENDS`."""
     knots = _knots(steps_T)
     first, last = np.triu_indices(len(knots), 1)
+    # A rise that ends at the first step is none.
+    first, last = first[last > 1], last[last > 1]
     begin, end = knots[first, None], knots[last, None]
-    ramps = np.clip((steps_T - begin) / (end - begin), 0.0, 1.0)
-    centred = ramps - ramps.mean(axis=1, keepdims=True)
-    return knots[first], centred / np.sqrt((centred**2).sum(axis=1, keepdims=True)), ramps
-
-
-def _best(values: np.ndarray, shapes_M_T: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which ramp leaves the smallest squares for each row of values, and its projection."""
-    products = values @ shapes_M_T.T
-    return products.argmax(axis=-1), products.max(axis=-1)
+    along = np.clip((steps_T - begin) / (end - begin), 0.0, 1.0)
+    curves = np.stack([shape(along) for shapes in BENDS.values() for shape in shapes], axis=1)
+    bends = [bend for bend, shapes in enumerate(BENDS.values()) for _ in shapes]
+    curves = curves.reshape(-1, len(steps_T))
+    centred = curves - curves.mean(axis=1, keepdims=True)
+    units = centred / np.sqrt((centred**2).sum(axis=1, keepdims=True))
+    return Rises(np.repeat(knots[first], len(bends)), np.tile(bends, len(first)), curves, units)
 
 
 def _squares(values: np.ndarray, explained: np.ndarray) -> np.ndarray:
-    """Squares around each row's mean that the best ramp leaves."""
+    """Squares around each row's mean that the best rise leaves."""
     return values.shape[-1] * values.var(axis=-1) - explained**2
 
 
 def _not_refuted(
-    means_T: np.ndarray,
-    noise_B_T: np.ndarray,
-    begins_M: np.ndarray,
-    shapes_M_T: np.ndarray,
+    labels_M: np.ndarray, fitted_M: np.ndarray, by_noise_B_M: np.ndarray, units_M_T: np.ndarray
 ) -> np.ndarray:
-    """Begins of the confidence set of `change_point`, in order; the best is always among them."""
-    places, starts = np.unique(begins_M, return_index=True)
-    fitted = np.maximum(means_T @ shapes_M_T.T, 0.0)
-    by_noise = noise_B_T @ shapes_M_T.T
+    """Index of the best rise of each label that the data do not refute; the best is among them.
+
+    Args:
+        labels_M: of the rises: those of one label are what is refuted as one.
+        fitted_M: projections of the step means on the rises.
+        by_noise_B_M: those of noise.
+    """
+    fitted = np.maximum(fitted_M, 0.0)
+    hopeless = 25 * by_noise_B_M.var(axis=0).max()
     plausible = []
-    for place, start, end in zip(places, starts, [*starts[1:], len(begins_M)], strict=True):
-        here = start + int(fitted[start:end].argmax())
-        fit_loss = fitted.max() ** 2 - fitted[here] ** 2
-        # Products are linear, so those of ramp plus noise are those of noise moved along.
-        refitted = by_noise + fitted[here] * (shapes_M_T @ shapes_M_T[here])
-        best, near = refitted.max(axis=1), refitted[:, start:end].max(axis=1)
+    for label in np.unique(labels_M):
+        members = np.flatnonzero(labels_M == label)
+        here = members[fitted[members].argmax()]
+        loss, ties = fitted.max() ** 2 - fitted[here] ** 2, fitted.max() - fitted[here] <= FLAT
+        if loss > hopeless and not ties:
+            continue
+        # Products are linear, so those of rise plus noise are those of noise moved along.
+        moved = (fitted[here] * (units_M_T @ units_M_T[here])).astype(by_noise_B_M.dtype)
+        refitted = by_noise_B_M + moved
+        best, near = refitted.max(axis=1), refitted[:, members].max(axis=1)
         usual = np.maximum(best, 0.0) ** 2 - np.maximum(near, 0.0) ** 2
-        if fit_loss <= np.quantile(usual, LEVEL):
-            plausible.append(place)
+        if ties or loss <= np.quantile(usual, REFUTED):
+            plausible.append(here)
     return np.array(plausible)
 
 
-def _ends(begins: np.ndarray, steps_T: np.ndarray) -> tuple[float, float]:
-    """First and last of the begins; one knot further where there are steps between the knots."""
+def _ends(begins: np.ndarray, steps_T: np.ndarray, further: bool) -> tuple[float, float]:
+    """First and last onset of the begins, or of the knots beside them where it may lie between."""
     knots, first, last = _knots(steps_T), begins[0], begins[-1]
-    if len(knots) < len(steps_T):
+    if further:
         first = knots[knots < first].max(initial=knots[0])
-        last = knots[knots > last].min(initial=knots[-1])
-    return float(first), float(last)
+        last = knots[:-1][knots[:-1] > last].min(initial=knots[-2])
+    return _after(steps_T, first), _after(steps_T, last)
+
+
+def _after(steps_T: np.ndarray, begin: float) -> float:
+    """The first step after a begin."""
+    return float(steps_T[np.searchsorted(steps_T, begin, side="right")])
 
 
 def _knots(steps_T: np.ndarray) -> np.ndarray:
-    """Steps at which a ramp may begin or end."""
+    """Places where a rise may begin or end: steps, and one before the first."""
     places = np.unique(np.linspace(0, len(steps_T) - 1, min(KNOTS, len(steps_T))).round())
-    return steps_T[places.astype(int)].astype(float)
+    earlier = 2 * steps_T[0] - steps_T[1]
+    return np.array([earlier, *steps_T[places.astype(int)]], dtype=float)
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,14 @@ behaviour and still show a gap that moves; the same judges with a dose, for the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from analysis.ledger import judge_error
 from analysis.ledger.estimate import advantage_parts, shares
-from analysis.onset.estimate import Onset, change_point, line
+from analysis.onset.estimate import change_point, line
 from analysis.onset.overopt import (
     bias_free_gaps,
     calibrated,
@@ -23,6 +24,7 @@ from analysis.onset.overopt import (
 from analysis.planted.bootstrap import cluster_bootstrap, crossed_bootstrap, nested_bootstrap
 from analysis.planted.trials import Trials, replicated, silent, trials
 from analysis.records.runs import Run
+from analysis.statistics.bootstrap import step_noise
 from analysis.statistics.estimate import Estimate
 from analysis.statistics.intervals import mean_interval
 
@@ -56,22 +58,42 @@ def resampling(rng: np.random.Generator, seed: int) -> tuple[Estimate, ...]:
     )
 
 
+SHARE = 4
+"""Every so many replications plant a whole run, or a rise of each form."""
+RISES: dict[str, tuple[Callable[[np.ndarray], np.ndarray], int, int]] = {
+    "fast ramp": (lambda u: u, 8, 14),
+    "slow ramp": (lambda u: u, 10, 20),
+    "one step": (lambda u: u, 11, 12),
+    "quadratic": (lambda u: u**2, 8, 20),
+    "cubic": (lambda u: u**3, 6, 20),
+    "exponential": (lambda u: np.expm1(5 * u) / np.expm1(5), 8, 22),
+    "saturating": (lambda u: np.expm1(-3 * u) / np.expm1(-3), 8, 20),
+    "S-shaped": (lambda u: u**2 * (3 - 2 * u), 8, 18),
+}
+"""Forms of a rise over 24 steps, the last step before it and the one at which it ends."""
+
+
 def change_points(rng: np.random.Generator, count: int) -> dict[str, Trials]:
-    """When a gap begins to rise, fast or slowly, and the size of the test that it rises at all."""
-    steps = np.arange(1, 25)
-
-    def onsets(path: np.ndarray) -> list[Onset]:
-        return [
-            change_point(*_groups(rng, path), replicates=REPLICATES, seed=seed)
-            for seed in range(count)
-        ]
-
-    out = {}
-    for name, begin, end in (("fast", 8, 14), ("slow", 10, 20)):
-        path = 0.4 * np.clip((steps - begin) / (end - begin), 0, 1)
-        out[f"onset, {name} rise"] = trials(begin, (onset.step for onset in onsets(path)))
-    flat = onsets(np.zeros(24))
-    return {**out, "onset p <= .05, constant gap": trials(0.0, (silent(onset.p) for onset in flat))}
+    """The first step of a rise of each form, the early stops of the same runs, which should not lie
+    before its interval, and the size of the test that it rises at all."""
+    steps, rule = np.arange(1, 25), calibrated(24, 8)
+    rows, stops = {}, []
+    for name, (form, begin, end) in RISES.items():
+        path = 0.4 * form(np.clip((steps - begin) / (end - begin), 0, 1))
+        found = []
+        for seed in range(count // SHARE):
+            data = _groups(rng, path)
+            found.append(change_point(*data, replicates=REPLICATES, seed=seed).step)
+            _, means, errors, _ = step_noise(*data, 1, rng)
+            stop = int(first_alarms(means[None], errors[None], rule)[0])
+            stops.append(silent(not (stop >= 0 and steps[stop] < found[-1].low)))
+        rows[f"onset, {name}"] = trials(begin + 1, found, at_least=True)
+    rows["no early stop before its onset"] = trials(0.0, stops, at_least=True)
+    flat = (
+        change_point(*_groups(rng, np.zeros(24)), replicates=REPLICATES, seed=seed).p
+        for seed in range(count)
+    )
+    return {**rows, "onset p <= .05, constant gap": trials(0.0, map(silent, flat))}
 
 
 def alarms(rng: np.random.Generator, count: int) -> dict[str, Trials]:
@@ -127,8 +149,6 @@ STEPS, GROUPS, GROUP, CRITERIA = 40, 8, 8, 4
 FALL = (0.75, 0.35)
 DOSE = 0.15
 """Score per standard deviation of a behaviour that rises by one and a half of them."""
-SHARE = 4
-"""Every so many replications plant a whole run."""
 SEEDS = 5
 POWER = 0.8
 """Share of the dosed runs that are found at least."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -254,13 +254,26 @@ def _begun(evidence: Evidence) -> str:
         return _finding("no_onset", rising=plural(rising, "run"), by_chance=by_chance)
     by_arm = []
     for arm in dict.fromkeys(line.arm for line in evidence.onsets):
-        steps = [line.onset.step.value for line in evidence.onsets if line.arm == arm]
-        begun = sorted(step for step in steps if math.isfinite(step))
+        steps = [line.onset.step for line in evidence.onsets if line.arm == arm]
+        begun = [step for step in steps if math.isfinite(step.value)]
         if begun:
-            first, last = f"{begun[0]:.0f}", f"{begun[-1]:.0f}"
-            when = f"step {first}" if first == last else f"steps {first} to {last}"
-            by_arm.append(f"under {arm} at {when} ({len(begun)} of {len(steps)} runs)")
+            by_arm.append(
+                _finding(
+                    "onset_of_arm",
+                    arm=arm,
+                    steps=_steps([step.value for step in begun]),
+                    begun=len(begun),
+                    runs=len(steps),
+                    reach=_steps([end for step in begun for end in (step.low, step.high)]),
+                )
+            )
     return _finding("onset", arms=", ".join(by_arm), by_chance=by_chance)
+
+
+def _steps(steps: Sequence[float]) -> str:
+    """One step, or the first and the last of several."""
+    first, last = f"{min(steps):.0f}", f"{max(steps):.0f}"
+    return f"step {first}" if first == last else f"steps {first} to {last}"
 
 
 def _peaks(evidence: Evidence) -> str:

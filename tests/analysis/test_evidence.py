@@ -97,10 +97,11 @@ def test_sentences_of_what_began_and_what_was_explained(real_evidence):
     text = " ".join(findings(found))
     assert "rises under a" not in text
     assert (
-        "Judge minus truth begins to rise beyond what the judge's calibration explains: under a at "
-        "steps 4 to 6 (2 of 2 runs), under b at step 5 "
-        "(1 of 2 runs); nowhere else is it seen to (of 6 runs tested, chance alone would show a "
-        "rise in 0.3)." in text
+        "Judge minus truth begins to rise beyond what the judge's calibration explains, the onset "
+        "being the first step above the level before: under a at steps 4 to 6 (2 of 2 runs), 95 % "
+        "intervals within steps 4 to 6, under b at step 5 (1 of 2 runs), 95 % intervals within "
+        "step 5; nowhere else is it seen to (of 6 runs tested, chance alone would show a rise in "
+        "0.3)." in text
     )
     assert (
         f"is consistent with what was learned for {moved[0]} (R2 0.93 over 4 runs, 0.25 with the "
