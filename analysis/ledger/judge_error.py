@@ -18,6 +18,13 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
+from analysis.ledger.row_slopes import (
+    RowSlopes,
+    own_slopes,
+    row_names,
+    shrunken,
+    without_behaviours,
+)
 from analysis.ledger.transmission import centred, within_regression
 from analysis.records.runs import Run
 from analysis.statistics.bootstrap import draw_weights
@@ -180,23 +187,33 @@ class Calibrated:
     steps: int = 0
     """How many groups, and steps from the first, it rests on."""
     note: str = ""
+    rows: RowSlopes | None = None
+    """How slopes of rows differ from that one; None where the first steps do not tell."""
 
     @property
     def is_known(self) -> bool:
         """Whether there is one."""
         return self.slope == self.slope
 
-    def expected(self, truth: np.ndarray) -> np.ndarray:
-        """Score of answers with this truth that behave as the first ones did, of any shape."""
+    def curve(self, truth: np.ndarray) -> np.ndarray:
+        """Score of answers with this truth that behave as the first ones did, of any shape, where
+        nothing is known of their row."""
         line = self.level + self.slope * truth
         return clipped_mean(line, self.spread, self.low, self.high)
 
-    def deviations(self, step_P: np.ndarray, truth_P_G: np.ndarray) -> np.ndarray:
+    def expected(self, run: Run) -> np.ndarray:
+        """Score of a run's answers that the truth and the row let expect, (P, G)."""
+        return self.curve(run.truth) + (0.0 if self.rows is None else self.rows.beyond(run))
+
+    def deviations(self, run: Run) -> np.ndarray:
         """How far refits' mean expected score of each step lies from this one's, shape (B, T).
 
-        Their spread is stretched to that of Student's t over the groups. The truth of a rollout
-        that counts in no mean is NaN.
+        Their spread is stretched to that of Student's t over the groups. The means are over the
+        rollouts that the run's judge scored and that have a truth.
         """
+        counted = np.isfinite(run.judge) & np.isfinite(run.truth)
+        here = counted.any(axis=1)
+        truth_P_G, step_P = np.where(counted, run.truth, np.nan)[here], run.step_P[here]
         has_truth = np.isfinite(truth_P_G)
         steps, at = np.unique(step_P, return_inverse=True)
         low, high = truth_P_G[has_truth].min(initial=1), truth_P_G[has_truth].max(initial=0)
@@ -212,7 +229,10 @@ class Calibrated:
             return np.zeros((1, len(steps)))
         level, slope, spread = self.refits_B_3.T[..., None]
         curves = clipped_mean(level + slope * grid, spread, self.low, self.high)
-        return stretch(self.groups) * ((curves - self.expected(grid)) @ shares.T)
+        moves = (curves - self.curve(grid)) @ shares.T
+        if self.rows is not None:
+            moves = moves + self.rows.deviations(run, counted)
+        return stretch(self.groups) * moves
 
 
 def calibrated(run: Run, scores_P_G: np.ndarray, seed: int = 0) -> Calibrated:
@@ -260,8 +280,51 @@ def calibrated(run: Run, scores_P_G: np.ndarray, seed: int = 0) -> Calibrated:
     fits = window.fit(weights, luck, low, high)
     se = float(fits[1:, 1].std()) * stretch(groups)
     start = float(run.truth[used].mean())
-    rest = (low, high, se, start, np.nan_to_num(means_K), fits[1:, :3], groups, steps, note)
-    return Calibrated(*fits[0, :3].tolist(), *rest)
+    level, slope, spread = fits[0, :3].tolist()
+    rest = (se, start, np.nan_to_num(means_K), fits[1:, :3], groups, steps, note)
+    found = Calibrated(level, slope, spread, low, high, *rest)
+    if window.pooled:
+        return found
+    return replace(found, rows=_row_slopes(found, run, scores_P_G, used, weights, rng))
+
+
+def _row_slopes(
+    found: Calibrated,
+    run: Run,
+    scores_P_G: np.ndarray,
+    used_P_G: np.ndarray,
+    weights_B_P: np.ndarray,
+    rng: np.random.Generator,
+) -> RowSlopes:
+    """Slopes of rows beyond the curve, from the rollouts that it rests on."""
+    chosen = used_P_G.any(axis=1)
+    used, truth, z = used_P_G[chosen], run.truth[chosen], run.features[chosen]
+    code_P, names = pd.factorize(np.array(row_names(run), dtype=object)[chosen])
+    row_N = np.broadcast_to(code_P[:, None], used.shape)[used]
+    truth_N = centred(truth, used)[used]
+    z_N_K = centred(z, used[..., None] & np.isfinite(z))[used]
+    score_N = centred(scores_P_G[chosen] - found.curve(truth), used)[used]
+    score_N = without_behaviours(score_N, z_N_K, truth_N, row_N)
+    own_R, precision_R = own_slopes(truth_N, score_N, row_N, len(code_P))
+    count_R = np.bincount(row_N)
+    rate_R = np.bincount(row_N, truth[used]) / count_R
+    drawn = np.zeros((len(names), len(weights_B_P)))
+    np.add.at(drawn, code_P, weights_B_P.T)
+    slopes_B_R, sd_R = shrunken(own_R, precision_R, rate_R, drawn.T / np.bincount(code_P))
+    # Where the truth moves may go with what is not known of the slopes: a correlation of any size,
+    # for moves that differ between rows by as much as they are on average.
+    doubt_B = rng.uniform(-1, 1, len(slopes_B_R) - 1)
+    chance_R = (truth_N @ truth_N) / max(len(row_N) - len(code_P), 1) / count_R
+    between = max(0.0, float(rate_R.var() - chance_R.mean()))
+    share_R = between / np.maximum(between + chance_R, FLAT)
+    near_R = found.start + share_R * (rate_R - found.start)
+    return RowSlopes(
+        {name: place for place, name in enumerate(names)},
+        slopes_B_R[0],
+        slopes_B_R[1:] + doubt_B[:, None] * sd_R,
+        np.append(near_R, found.start),
+        int(run.step_P[chosen].max()),
+    )
 
 
 @dataclass(frozen=True)
@@ -298,7 +361,7 @@ def taken_apart(run: Run, scores_P_G: np.ndarray) -> Parts:
     if not calibration.is_known:
         missing = np.full(scores_P_G.shape, np.nan)
         return Parts(calibration, NAN, dict.fromkeys(PARTS, missing), (missing, missing))
-    expected = calibration.expected(run.truth)
+    expected = calibration.expected(run)
     residual = scores_P_G - expected
     away = run.features - calibration.features_K
     away = np.where(np.isfinite(away), away, 0.0)
@@ -311,9 +374,10 @@ def taken_apart(run: Run, scores_P_G: np.ndarray) -> Parts:
     names = np.arange(len(residual)) if run.prompt_P is None else pd.factorize(run.prompt_P)[0]
     even = (names if names.any() else np.arange(len(residual))) % 2 == 0
     level = calibration.level + (calibration.slope - 1) * calibration.start
+    curve, line = calibration.curve(run.truth), calibration.level + calibration.slope * run.truth
     parts = {
-        "compression": (calibration.slope - 1) * (run.truth - calibration.start),
-        "clip": expected - calibration.level - calibration.slope * run.truth,
+        "compression": (calibration.slope - 1) * (run.truth - calibration.start) + expected - curve,
+        "clip": curve - line,
         "bias": paid(np.ones(len(residual), dtype=bool)),
     }
     parts["noise"] = scores_P_G - run.truth - level - sum(parts.values())

@@ -273,10 +273,10 @@ def line(
     the corrected ones.
     """
     calibration = judge_error.calibrated(run, run.judge)
-    expected = calibration.expected(run.truth) if calibration.is_known else run.truth
+    expected = calibration.expected(run) if calibration.is_known else run.truth
     residual_sums = group_sums(run.judge - expected)
     scored = residual_sums[:, 1] > 0
-    at, judged = run.step_P[scored], np.where(np.isfinite(run.judge), run.truth, np.nan)[scored]
+    at = run.step_P[scored]
     raw = group_sums(run.judge - run.truth)[scored]
     steps, means, _, _ = step_noise(at, raw, 1, np.random.default_rng(0))
     gaps = dict(zip(steps.tolist(), means.tolist(), strict=True))
@@ -288,7 +288,7 @@ def line(
         _, rest, _, _ = step_noise(at, residual_sums[scored], 1, np.random.default_rng(0))
         first, last = _ends_of(rest)
         explained = gap_last - gap_first - (last - first)
-        refits = calibration.deviations(at, judged)
+        refits = calibration.deviations(run)
         onset = change_point(at, residual_sums[scored], refits_B_T=refits)
         onset = replace(onset, note="; ".join(filter(None, [onset.note, calibration.note])))
     alarm_run, alarm_calibration = run, calibration
@@ -312,10 +312,10 @@ def alarmed(
         calibration: of the run's judge, over the steps on record.
         whole: steps of the whole run, which may not have made all of them yet.
     """
-    expected = calibration.expected(run.truth) if calibration.is_known else run.truth
+    expected = calibration.expected(run) if calibration.is_known else run.truth
     residual_sums = group_sums(run.judge - expected)
     scored = residual_sums[:, 1] > 0
-    at, judged = run.step_P[scored], np.where(np.isfinite(run.judge), run.truth, np.nan)[scored]
+    at = run.step_P[scored]
     if not calibration.is_known or len(np.unique(at)) < FEWEST_STEPS:
         return None, None
     steps, rest, errors, _ = step_noise(at, residual_sums[scored], 1, np.random.default_rng(0))
@@ -325,7 +325,7 @@ def alarmed(
     rule = calibrated(whole, groups)
     if len(steps) <= rule.baseline:
         return rule, None
-    excess = rest - doubt(calibration.deviations(at, judged), rule)
+    excess = rest - doubt(calibration.deviations(run), rule)
     place = int(first_alarms(excess[None], errors[None], rule)[0])
     return rule, int(steps[place]) if place >= 0 else None
 

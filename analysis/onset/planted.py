@@ -7,14 +7,16 @@ behaviour and still show a gap that moves; the same judges with a dose, for the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
+from scipy.special import expit
 
 from analysis.ledger import judge_error
 from analysis.ledger.estimate import advantage_parts, shares
-from analysis.onset.estimate import change_point, line
+from analysis.onset.estimate import Line, change_point, line
 from analysis.onset.overopt import (
     bias_free_gaps,
     calibrated,
@@ -25,7 +27,7 @@ from analysis.planted.bootstrap import cluster_bootstrap, crossed_bootstrap, nes
 from analysis.planted.trials import Trials, replicated, silent, trials
 from analysis.records.runs import Run
 from analysis.statistics.bootstrap import step_noise
-from analysis.statistics.estimate import Estimate
+from analysis.statistics.estimate import LEVEL, Estimate
 from analysis.statistics.intervals import mean_interval
 
 REPLICATES = 200
@@ -202,21 +204,86 @@ def onsets(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     for name, judge in JUDGES.items():
         still = [line(falling(rng, judge), ()) for _ in range(runs)]
         paid = [line(falling(rng, judge, DOSE), ()) for _ in range(runs // SHARE)]
-        estimates_by_row = {
-            f"onset p > .05, {name} judge": [silent(run.onset.p) for run in still],
-            f"no early stop, {name} judge": [silent(run.alarm is None) for run in still],
-        }
-        power = {
-            f"power of the onset, {name}": [silent(run.onset.p <= 0.05) for run in paid],
-            f"power of the stop, {name}": [silent(run.alarm is not None) for run in paid],
-        }
-        out |= {
-            row: trials(0.0, estimates, at_least=True)
-            for row, estimates in estimates_by_row.items()
-        }
-        out |= {
-            row: trials(0.0, estimates, POWER, at_least=True) for row, estimates in power.items()
-        }
+        out |= _told(name, still, paid)
+    return out
+
+
+def _told(name: str, still: Sequence[Line], paid: Sequence[Line]) -> dict[str, Trials]:
+    """What is said of runs of a judge who pays for nothing, and of those of one with a dose."""
+    null = {
+        f"onset p > .05, {name}": [silent(run.onset.p) for run in still],
+        f"no early stop, {name}": [silent(run.alarm is None) for run in still],
+    }
+    power = {
+        f"power of the onset, {name}": [silent(run.onset.p <= 0.05) for run in paid],
+        f"power of the stop, {name}": [silent(run.alarm is not None) for run in paid],
+    }
+    return {
+        row: trials(0.0, estimates, nominal, at_least=True)
+        for rows, nominal in ((null, LEVEL), (power, POWER))
+        for row, estimates in rows.items()
+    }
+
+
+ROW_JUDGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "right on easy rows": lambda chance_R: np.where(chance_R > 0.5, 1.0, 0.0),
+    "random on easy rows": lambda chance_R: np.where(chance_R > 0.5, 0.2, 1.0),
+    "right by difficulty": lambda chance_R: chance_R,
+}
+"""Slope of the score on the truth by a row's first chance of truth; where it is not 1 the judge is
+noisy around .5."""
+REPEATS = (1, 3, 10)
+MOVED = ((2.0, 2.0), (-2.0, -2.0), (2.8, 0.4), (0.4, 2.8), (-2.8, -0.4), (-0.4, -2.8))
+"""Log odds by which the truth of easy and of hard rows rises in a run."""
+SETTINGS = tuple(product(MOVED, REPEATS, (1, CRITERIA)))
+"""Moves, times that each row comes, and values of the truth but 0."""
+
+ALL_ROWS = [number for number, (_, repeats, _) in enumerate(SETTINGS) if repeats == REPEATS[-1]]
+"""Settings in which the first steps have all rows."""
+
+
+def by_row(
+    rng: np.random.Generator,
+    slope_of: Callable[[np.ndarray], np.ndarray],
+    number: int,
+    dose: float = 0.0,
+) -> Run:
+    """A run whose rows differ in difficulty, under a judge whose slope differs by row; behaviours
+    as in `falling`. ``number`` picks one of `SETTINGS`, in turn."""
+    (easy, hard), repeats, values = SETTINGS[number % len(SETTINGS)]
+    groups = STEPS * GROUPS
+    rows = groups // repeats
+    row_P = np.concatenate([rng.permutation(rows) for _ in range(repeats + 1)])[:groups]
+    step_P = np.repeat(np.arange(1, STEPS + 1), GROUPS)
+    odds_R = rng.normal(-0.5 * np.sign(easy + hard), 1.5, rows)
+    moved_R = np.where(odds_R > 0, easy, hard)
+    done = (step_P - 1) / (STEPS - 1)
+    chance_P = expit(odds_R[row_P] + moved_R[row_P] * done)[:, None]
+    truth = rng.binomial(values, chance_P, (groups, GROUP)) / values
+    z = rng.standard_normal((*truth.shape, 3))
+    z[..., 0] += truth - chance_P + 1.5 * np.clip((step_P - 8) / (STEPS - 8), 0, 1)[:, None]
+    slope = slope_of(expit(odds_R))[row_P, None]
+    mean_score = 0.5 + slope * (truth - 0.5) + dose * z[..., 0]
+    noise = (0.1 + 0.25 * (1 - slope)) * rng.standard_normal(truth.shape)
+    score = np.clip(mean_score + noise, 0, 1)
+    nothing = np.full(truth.shape, np.nan)
+    return Run(
+        *(str(number), "planted", number, True, step_P, score, nothing, truth, score, z),
+        ("z", "y", "x"),
+        config={"trainer.steps": STEPS},
+        prompt_P=row_P.astype(str).astype(object),
+    )
+
+
+def slopes_by_row(rng: np.random.Generator, count: int) -> dict[str, Trials]:
+    """`onsets` of judges whose slope on the truth differs by row; a dose is found where the first
+    steps have all rows."""
+    out = {}
+    for name, slope_of in ROW_JUDGES.items():
+        still = [line(by_row(rng, slope_of, 7 * number), ()) for number in range(count // SHARE)]
+        numbers = [ALL_ROWS[7 * number % len(ALL_ROWS)] for number in range(count // SHARE**2)]
+        paid = [line(by_row(rng, slope_of, number, DOSE), ()) for number in numbers]
+        out |= _told(name, still, paid)
     return out
 
 
@@ -250,7 +317,7 @@ def unpaid(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     return {"bias share of a noisy judge": trials(0.0, estimates)}
 
 
-CHECKS = (resampling, change_points, alarms, peaks, onsets, slopes, unpaid)
+CHECKS = (resampling, change_points, alarms, peaks, onsets, slopes_by_row, slopes, unpaid)
 FAILING = (unequal,)
 """Rows outside their band: few clusters of unequal size and skewed means, which no resampling of
 clusters mends."""

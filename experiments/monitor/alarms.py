@@ -2,7 +2,8 @@
 
 A judge that gives half of the truth shows a gap that rises where the truth falls, and rewards no
 behaviour. How much of a cell's gap its judge would show by itself is read from the rollouts of the
-first steps, in NumPy alone: `analysis.ledger.judge_error` has the curve.
+first steps, in NumPy alone: `analysis.ledger.judge_error` has the curve. Later steps are known by
+their mean truth alone, so where slopes differ by row the most that is explained is more.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from analysis.ledger.row_slopes import own_slopes, shrunken
 from experiments.monitor.read import Alarm, View, on_this_host
 from study.cell.folder import CellFolder
 from study.cell.parts import read_part
@@ -31,6 +33,9 @@ MOST_TILTED = 100.0
 HALVINGS = 40
 DOUBT = 1.8
 """Standard errors of the slope that are explained too: t at 95 %, one-sided, with some to spare."""
+SPREAD = 0.75
+"""Standard deviations of slopes between rows that count as errors of the slope: which rows the
+truth moves in is not known."""
 _COLUMNS = ["step", "group", "truth", "judge_score", "answer"]
 
 
@@ -43,7 +48,9 @@ class Curve:
     share_Q: np.ndarray
     """Of the rollouts that it rests on."""
     se: float
-    """Of its slope."""
+    """Of its slope, with what is not known of where the truth moves."""
+    beyond: float = 0.0
+    """Mean slope of rows beyond the one within groups."""
 
     def explained(self, truth_T: np.ndarray) -> np.ndarray:
         """The most that the gap rises by itself where the mean truth is each of T.
@@ -61,7 +68,8 @@ class Curve:
             below_T = shares_T_Q @ self.truth_Q < truth_T
             low_T, high_T = np.where(below_T, tilt_T, low_T), np.where(below_T, high_T, tilt_T)
         rise_T = (shares_T_Q - self.share_Q) @ (self.score_Q - self.truth_Q)
-        return rise_T + DOUBT * self.se * np.abs(truth_T - start)
+        moved_T = truth_T - start
+        return rise_T + self.beyond * moved_T + DOUBT * self.se * np.abs(moved_T)
 
 
 def explained(
@@ -136,7 +144,14 @@ def fitted(
     place = np.unique((truth_N * BINS).round(), return_inverse=True)[1]
     rows_Q = np.bincount(place)
     truth_Q, score_Q = (np.bincount(place, values) / rows_Q for values in (truth_N, rest_N))
-    return Curve(truth_Q, score_Q, rows_Q / len(rest_N), float(se))
+    by_group = np.column_stack([truth_N, rest_N - score_Q[place]])
+    of_groups = np.stack([np.bincount(group_N, column) for column in by_group.T], axis=1)
+    x_N, y_N = (by_group - (of_groups / counts[:, None])[group_N]).T
+    own, precision = own_slopes(x_N, y_N, group_N, rows)
+    rates = of_groups[:, 0] / counts
+    slopes, sd = shrunken(own, precision, rates, np.ones((1, rows)))
+    doubt = float(np.hypot(se, SPREAD * sd[-1]))
+    return Curve(truth_Q, score_Q, rows_Q / len(rest_N), doubt, float(slopes[0, -1]))
 
 
 IN_A_ROW = 5

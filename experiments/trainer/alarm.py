@@ -16,7 +16,7 @@ from study.config.schema import Study
 from study.features import FEATURES, measured
 from study.rewards.corrections.checks import keyword_of
 
-COLUMNS = ("step", "answer", "judge_score", CORRECTED, "truth")
+COLUMNS = ("step", "prompt_id", "answer", "judge_score", CORRECTED, "truth")
 
 
 class Alarm:
@@ -28,8 +28,8 @@ class Alarm:
 
     def __init__(self, config: Study, folder: CellFolder) -> None:
         self._config = config
-        self._steps: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
-        """Step -> score and truth (P, G), features (P, G, K)."""
+        self._steps: dict[int, tuple[np.ndarray, ...]] = {}
+        """Step -> score and truth (P, G), features (P, G, K), prompt of each group (P,)."""
         for part in folder.parts("rollouts"):
             self.add(read_part(part, COLUMNS).to_pylist())
 
@@ -43,7 +43,8 @@ class Alarm:
         )
         features = measured([row["answer"] for row in rows], keyword_of(self._config))
         shaped = features.reshape(-1, size, len(FEATURES))
-        self._steps[rows[0]["step"]] = scores, truths, shaped
+        prompts = np.array([row["prompt_id"] for row in rows[::size]], dtype=object)
+        self._steps[rows[0]["step"]] = scores, truths, shaped, prompts
 
     @property
     def step(self) -> int | None:
@@ -51,10 +52,11 @@ class Alarm:
         if not self._steps:
             return None
         columns = zip(*self._steps.values(), strict=True)
-        scores, truths, features = (np.concatenate(column) for column in columns)
+        scores, truths, features, prompts = (np.concatenate(column) for column in columns)
         step_P = np.repeat(
             list(self._steps), [len(columns_of_step[0]) for columns_of_step in self._steps.values()]
         )
         axes = ("", "", self._config.seed, False, step_P)
-        run = Run(*axes, scores, scores, truths, scores, features, FEATURES)
+        arrays = (scores, scores, truths, scores, features)
+        run = Run(*axes, *arrays, FEATURES, prompt_P=prompts)
         return max(self._steps) if stops(run, self._config.trainer.steps) else None

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.onset.planted import DOSE, JUDGES, falling
+from analysis.onset.planted import DOSE, JUDGES, ROW_JUDGES, by_row, falling
 from analysis.records.runs import Run
 from experiments.monitor.alarms import (
     DOUBT,
@@ -174,6 +174,28 @@ def test_a_truth_that_falls_is_no_alarm_whatever_the_scale(name):
     rng = np.random.default_rng(2)
     assert sum(ever_risen(falling(rng, JUDGES[name])) for _ in range(60)) <= 6
     assert sum(ever_risen(falling(rng, JUDGES[name], DOSE)) for _ in range(10)) >= 8
+
+
+@pytest.mark.parametrize("name", ROW_JUDGES)
+def test_a_slope_that_differs_by_row_is_no_alarm(name):
+    """Of 72 runs of size .07 more than 11 have an alarm in one of 160 builds."""
+    rng = np.random.default_rng(4)
+    assert sum(ever_risen(by_row(rng, ROW_JUDGES[name], number)) for number in range(72)) <= 11
+
+
+def test_slopes_of_rows_make_what_is_explained_more():
+    """Slopes 1 and 0 of rows whose truth is 1 as often as 0: a mean slope of .5, which may be 1."""
+    rng = np.random.default_rng(6)
+    group = np.repeat(np.arange(64), 8)
+    truth = np.tile([0.0, 1.0], 256)
+    alike, unlike = (
+        fitted(part * truth + rng.normal(0, 0.05, 512), truth, np.empty((512, 0)), group)
+        for part in (0.5, (group % 2).astype(float))
+    )
+    assert alike is not None and unlike is not None
+    falls = np.array([0.2])
+    assert alike.explained(falls) == pytest.approx(0.15, abs=0.01)
+    assert unlike.explained(falls) == pytest.approx(0.15 + 0.3 * DOUBT * 0.75 * 0.5, abs=0.02)
 
 
 def test_curves_move_as_a_policy_paid_for_truth_one_or_many_at_once():
