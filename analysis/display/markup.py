@@ -12,23 +12,25 @@ when all fragments are there: `numbered` counts marks that nothing which was esc
 from __future__ import annotations
 
 import hashlib
-import io
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
 from analysis.display import svg
+from analysis.display.spreadsheet import csv
+from analysis.display.texts import TEXTS, explained, render_text
 from analysis.statistics.estimate import ENDS, Estimate
 from study.features import FEATURES, possible
-from study.screen import CONTROLS, FORMULA, plural
-from study.system.files import clear_leftovers, read_yaml, write_text
+from study.screen import plural
+from study.system.files import clear_leftovers, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,14 +89,9 @@ def _within(low: float, high: float, least: float, most: float) -> tuple[float, 
     )
 
 
-TEXTS: dict[str, Any] = read_yaml(Path(__file__).with_name("texts.yaml"))
-"""Titles, captions and sentences of the report, with ``{names}`` to be filled in."""
 TEMPLATES = Path(__file__).with_name("templates")
 MISSING = "\u2013"
 """What stands in a table where there is no number."""
-GLOSSARY: dict[str, str] = {word.lower(): meaning for word, meaning in TEXTS["glossary"].items()}
-"""Word of the field -> its meaning, which a reader sees who points at it."""
-_WORDS = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, GLOSSARY))})s?(?![\w=-])", re.IGNORECASE)
 NOTHING = "Nothing is on record for this table."
 LONG = 40
 """Characters beyond which a cell is broken into lines."""
@@ -139,11 +136,6 @@ class Heading(Markup):
 
     text: str = ""
     anchor: str = ""
-
-
-def render_text(part: str, name: str, /, **values: Any) -> str:
-    """The sentence ``name`` of a part of `TEXTS`, its ``{names}`` filled in."""
-    return TEXTS[part][name].format(**values)
 
 
 def number(value: float | None, sign: bool = False) -> str:
@@ -213,26 +205,6 @@ def listed(names: Iterable[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``"""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
-
-
-def hint(text: str, meaning: str) -> Markup:
-    """A text with what is shown to a reader who points at it; the text alone without that."""
-    shown = Markup('<abbr title="{}">{}</abbr>').format(meaning, text)
-    return shown if meaning else Markup.escape(text)
-
-
-def explained(texts: Iterable[str]) -> list[Markup]:
-    """Texts with the meaning of each word of the glossary where it stands first among them."""
-    seen: set[str] = set()
-
-    def explain(found: re.Match[str]) -> str:
-        word = found[1].lower()
-        if word in seen:
-            return found[0]
-        seen.add(word)
-        return hint(found[0], GLOSSARY[word])
-
-    return [Markup(_WORDS.sub(explain, Markup.escape(text))) for text in texts]
 
 
 def sentences(lines: Iterable[str]) -> Markup:
@@ -384,8 +356,7 @@ def front(
 ) -> Markup:
     """The first screen. ``headlines``: arm -> its sentence, which begins with the arm."""
     parts = [
-        (arm, sentence[len(Markup.escape(arm) if isinstance(sentence, Markup) else arm) :])
-        for arm, sentence in headlines.items()
+        (arm, Markup.escape(text)[len(Markup.escape(arm)) :]) for arm, text in headlines.items()
     ]
     return _parts().front(title, extent, parts, list(figures), more, said or Opening())
 
@@ -451,7 +422,6 @@ DECIMALS = 3
 
 
 MARK = re.compile(r'<b class="nth">(Figure|Table)</b>')
-NUMBER = re.compile(r"[+-]?[0-9.]+(e[+-]?[0-9]+)?\Z")
 
 
 def write_page(path: Path, title: str, opening: Iterable[str], fragments: Iterable[str]) -> None:
@@ -490,7 +460,7 @@ def _folded_questions(fragments: Sequence[str]) -> Iterator[str]:
     folded below. A link to the anchor unfolds it."""
     starts = [k for k, each in enumerate(fragments) if isinstance(each, Heading) and each.anchor]
     yield from fragments[: starts[0] if starts else None]
-    for start, end in zip(starts, [*starts[1:], len(fragments)], strict=True):
+    for start, end in pairwise([*starts, len(fragments)]):
         head, body = fragments[start], Markup("").join(map(Markup, fragments[start + 1 : end]))
         assert isinstance(head, Heading)
         yield _parts().question(head.text, head.anchor, body)
@@ -514,19 +484,3 @@ def _write_tables(fragments: Iterable[str], folder: Path) -> None:
         write_text(path, csv(frame), durable=False)
     for path in set(folder.glob("*.csv")).difference(written):
         path.unlink()
-
-
-def csv(frame: pd.DataFrame) -> str:
-    """A frame as the text of a CSV file, in which no text is a formula for a spreadsheet or makes a
-    terminal do anything."""
-    safe = frame.map(_inert).rename(columns=_inert)
-    buffer = io.StringIO()
-    safe.to_csv(buffer, index=False, float_format="%.9g", lineterminator="\n")
-    return buffer.getvalue()
-
-
-def _inert(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    text = value.translate(CONTROLS)
-    return f"'{text}" if text.startswith(FORMULA) and not NUMBER.match(text) else text

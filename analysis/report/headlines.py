@@ -15,7 +15,8 @@ from functools import partial
 
 from markupsafe import Markup
 
-from analysis.display.markup import hint, listed, number, render_text
+from analysis.display.markup import listed, number, render_text
+from analysis.display.texts import hint
 from analysis.report import next_steps
 from analysis.report.claims import (
     Claim,
@@ -223,7 +224,7 @@ def _headline(evidence: Evidence, found: Sequence[Finding]) -> str:
             of = "beyond" if all(each.of == "diff" for each in arms) else "alone"
             known = any(each.truth for each in arms)
             return _say(
-                f"{kind}_{of}" if kind in ("better", "changed") else kind,
+                f"{kind}_{of}" if kind == "better" else kind,
                 arms=listed(names),
                 base=evidence.base,
                 likely="" if clear else _say("likely"),

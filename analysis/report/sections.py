@@ -48,7 +48,6 @@ from analysis.records.runs import TAIL
 from analysis.report import figures, tables, words
 from analysis.report.evidence import Evidence, gather
 from analysis.report.headlines import FirstScreen, first_screen
-from analysis.report.study_command import SWEEP
 from analysis.report.words import extent, limits, substituted
 from analysis.workflow import display as workflow_display
 from study.cell.exchange import folder_of
@@ -60,8 +59,6 @@ MOST_BEHAVIOURS = 6
 """Behaviours whose differences are drawn."""
 LABELS: dict[str, str] = TEXTS["scores"]
 EMPTY, PARAGRAPHS, FOLDED = TEXTS["empty"], TEXTS["paragraphs"], TEXTS["folded"]
-
-
 Section = Callable[Concatenate[Evidence, ...], list[str]]
 
 
@@ -93,11 +90,11 @@ def front(evidence: Evidence, said: FirstScreen | None = None) -> list[str]:
     """The first screen: the study in a sentence, a line per arm, three panels, what to do next."""
     said = said or first_screen(evidence)
     places = {name: TEXTS["titles"][name] for name in ("caveats", "method", "samples")}
-    where = render_text("headlines", "where", where=evidence.effects.where)
+    where = render_text("headlines", "where", where=evidence.effects.where) if evidence.runs else ""
     return [
         markup.front(
             f"Judge report: {evidence.name}",
-            f"{extent(evidence)} {where}" if evidence.runs else extent(evidence),
+            f"{extent(evidence)} {where}".strip(),
             {arm: line.markup() for arm, line in said.arms.items()},
             _course(evidence, said),
             markup.links(places),
@@ -108,28 +105,22 @@ def front(evidence: Evidence, said: FirstScreen | None = None) -> list[str]:
                 summary=render_text("folded", "untold", count=plural(len(said.untold), "arm")),
                 steps=[(step.why, step.command) for step in said.steps],
                 next=TEXTS["next"]["title"],
-                note=TEXTS["next"]["cost"] if _sweeps(said) else "",
+                note=TEXTS["next"]["cost"],
             ),
         )
     ]
 
 
-def _sweeps(said: FirstScreen) -> bool:
-    """Whether a step trains anything."""
-    return any(SWEEP in step.command for step in said.steps)
-
-
 def _course(evidence: Evidence, said: FirstScreen) -> list[Markup]:
-    """Score, truth and length over the steps, of the arms that come first by harm and the base;
-    nothing where no step has any, or a smoke test tells nothing."""
-    curves = pd.concat([evidence.scores, evidence.features])
-    curves = curves[curves["metric"].isin(figures.COURSE) & curves["value"].notna()]
-    if curves.empty or len(said.untold) == len(said.arms):
+    """The three panels, of the arms that come first by harm and the base; nothing where no step has
+    a value, or a smoke test tells nothing."""
+    curves = pd.concat([evidence.scores, evidence.features]).dropna(subset="value")
+    if not curves["metric"].isin(figures.COURSE).any() or len(said.untold) == len(said.arms):
         return []
     first = [arm for arm in said.arms if arm != evidence.base][: figures.MOST_ARMS - 1]
     arms = [arm for arm in evidence.arms if arm in (evidence.base, *first)]
-    left = _more("left_out", len(evidence.arms) - len(arms), "arm")
-    return [picture("course", figures.course, curves, arms, looks(evidence.arms), left=left)]
+    named = {"left": _more("left_out", len(evidence.arms) - len(arms), "arm")}
+    return [picture("course", figures.course, curves, arms, looks(evidence.arms), **named)]
 
 
 @section
@@ -469,9 +460,8 @@ def write_report(study_dir: Path | str, sample_prompts: int = 2) -> Path:
 
     Returns:
         The HTML file. ``summary.json`` ({"rows": [{column: text}], "headline": sentence,
-        "headlines": {arm: sentence}, "screen": lines of the first screen,
-        "numbers": {arm: {name: value}}, "where": on what these rest}) and a CSV file of each
-        table, in ``tables``, lie beside it.
+        "headlines": {arm: sentence}, "screen": its lines, "numbers": {arm: {name: value}},
+        "where": on what these rest}) and a CSV file of each table, in ``tables``, lie beside it.
 
     Raises:
         UserError: no such folder.
@@ -490,8 +480,8 @@ def write_report(study_dir: Path | str, sample_prompts: int = 2) -> Path:
         "numbers": tables.numbers(evidence),
         "where": evidence.effects.where,
     }
-    opening, rest = front(evidence, said), fragments_of(evidence, sample_prompts)
-    markup.write_page(html, f"{study_dir.name}: bias report", opening, rest)
+    parts = front(evidence, said), fragments_of(evidence, sample_prompts)
+    markup.write_page(html, f"{study_dir.name}: bias report", *parts)
     write_json(html.parent / "summary.json", summary)
     return html
 

@@ -102,8 +102,8 @@ def test_the_study_is_one_sentence_about_the_worst_that_is_told(evidence):
     assert said(a={"truth": 0.3}) == "Under a the answers ended better than under sim-fair."
     assert "no judge is seen" in said(a={}, b={}).lower()
     assert "Under a the answers are not seen to have become" in said(a={})
-    changed = "Under a the answers changed beyond what they did under sim-fair; whether they got"
-    assert said(a={"length": 9.0}).startswith(changed)
+    changed = "Under a the answers changed; whether for the better is not told from chance."
+    assert said(a={"length": 9.0}) == changed
     many = {f"arm{k}": WORSE for k in range(5)}
     assert said(**many).startswith("Under arm0, arm1, arm2 and 2 more arms the score rose")
 
@@ -211,8 +211,7 @@ def test_one_pair_is_never_told(gathered):
 def test_a_study_without_truth_or_runs_has_no_invented_cost(gathered):
     blind = first_screen(gathered(truth=False, seeds=2))
     assert blind.headline == (
-        "Under sim-verbose the answers likely changed beyond what they did under sim-fair; no rule "
-        "says whether they got better."
+        "Under sim-verbose the answers likely changed; no rule says whether for the better."
     )
     assert not re.search(r"right answers|truth (fell|rose|0)", " ".join(blind.lines()))
     empty = first_screen(gathered(steps=0, state="new"))

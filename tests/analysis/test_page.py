@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.display import markup, svg
+from analysis.display import markup, svg, texts
 from analysis.display.figures import looks, looks_of
 from analysis.drift.estimate import learning_curves
 from analysis.report import figures
@@ -50,14 +50,14 @@ def test_words_of_the_glossary_are_explained_where_they_stand_first():
     text = markup.sentences(["Runs and a run of an ARM", "a run, seed=0, run-time, <b>truth</b>"])
     assert re.findall('<abbr title="[^"]+">(.*?)</abbr>', text) == ["Runs", "ARM", "truth"]
     assert "&lt;b&gt;" in text and Page(f"<div>{text}</div>").text.count("run") == 3
-    assert markup.hint("x", '"<i>') == '<abbr title="&#34;&lt;i&gt;">x</abbr>'
+    assert texts.hint("x", '"<i>') == '<abbr title="&#34;&lt;i&gt;">x</abbr>'
 
 
 def test_one_glossary_serves_the_report_and_the_docs():
     table = (ROOT / "docs" / "glossary.md").read_text().partition("## Behaviours")[0]
     rows = dict(re.findall(r"^\| ([a-z ,-]+) \| (.+) \|$", table, re.MULTILINE))
-    shared = markup.GLOSSARY.keys() & rows.keys()
-    assert len(shared) >= 7 and all(rows[word] == markup.GLOSSARY[word] for word in shared)
+    shared = texts.GLOSSARY.keys() & rows.keys()
+    assert len(shared) >= 7 and all(rows[word] == texts.GLOSSARY[word] for word in shared)
 
 
 def test_greys_are_those_of_the_page_and_colours_their_own():
