@@ -134,9 +134,10 @@ OPEN: Mapping[str, Sequence[str]] = {
     "easy and hard rows": ("onset", "early stop"),
     "noise grows with length": ("bias share", "onset", "early stop"),
 }
-"""Fields without a claim. One slope serves all rows, so a judge that is random on hard rows seems
-to leave the truth as rows get hard. And noise that is cut raises the mean score of wrong answers as
-they get longer, which is a gap that rises."""
+"""Fields without a claim. Rows are drawn anew and get hard as the policy gets worse, so the first
+steps hardly have a hard one, and a judge that is random on these seems to leave the truth
+(`analysis.onset.planted` has rows that stay what they are). And noise that is cut raises the mean
+score of wrong answers as they get longer, which is a gap that rises."""
 
 
 def planted(rng: np.random.Generator, judge: str, seed: int = 0) -> Run:
