@@ -27,6 +27,7 @@ from judges.ask.identity import judge_id
 from study.config.compose import load_judge
 from study.features import FEATURES
 from tests.analysis.conftest import config_of, write_study
+from tests.conftest import Page
 
 SPREAD = dict.fromkeys(FEATURES[:5], 2.0)
 BIAS = {"a": (0.02, -0.01, 0.0, 0.01, 0.0), "b": (-0.02, 0.02, 0.01, 0.0, 0.005)}
@@ -145,7 +146,8 @@ KINDS = {"one": {"family": "qwen3", "size": "8B"}, "two": {"family": "gpt-oss", 
 
 
 def test_the_report_has_the_section_where_judges_differ_and_only_there(tmp_path, evidence):
-    text = " ".join(families(gather(natural_study(tmp_path / "families", **KINDS))))
+    shown = families(gather(natural_study(tmp_path / "families", **KINDS)))
+    text = Page("".join(shown)).text
     assert families in SECTIONS
     for said in ("qwen3", "gpt-oss", "20B", "likert default", "judge - truth", "rank correlation"):
         assert said in text
