@@ -72,11 +72,9 @@ def step_row(run: Run, errors: tuple[Parts, Parts] | None = None) -> dict[str, f
         row[f"check/{scale}"] = float(gap.max()) if len(gap) else float("nan")
     pushes = {"cov": total, "cov_truth": of_truth, "cov_bias": of_bias}
     pushes["cov_bias_none"] = split(reward, truth, "none")[2]
-    pushes |= {f"error_{name}": parts[name] for name in ("clip", "bias")}
+    pushes |= {f"error_{name}": parts[name] for name in ("compression", "clip", "bias")}
     covariances = {key: group_cov(part, run.features) for key, part in pushes.items()}
-    steeper = (of_reward.calibration.slope - 1) * covariances["cov_truth"]
-    covariances["error_compression"] = steeper
-    others = steeper + covariances["error_clip"] + covariances["error_bias"]
+    others = sum(covariances[f"error_{name}"] for name in ("compression", "clip", "bias"))
     covariances["error_noise"] = covariances["cov_bias"] - others
     for k, name in enumerate(run.names):
         row[f"bias/{name}"], row[f"bias_se/{name}"] = bias.coef_K[k], bias.se_K[k]
@@ -125,7 +123,7 @@ def advantage_parts(run: Run, error: Parts, scale: str) -> dict[str, np.ndarray]
     total, passes = passing(run.reward, run.truth, scale)
     of_truth = passes(run.truth)
     parts = {
-        "compression": (error.calibration.slope - 1) * of_truth,
+        "compression": passes(error.of["compression"]),
         "clip": passes(error.of["clip"]),
         "bias": passes(error.of["bias"]),
     }
@@ -142,7 +140,7 @@ def shares(error: Parts, parts: Mapping[str, np.ndarray]) -> dict[str, float]:
     """
     squares = {name: float(np.nansum(parts[name] ** 2)) for name in ("truth", *PARTS)}
     slope, se = error.calibration.slope, error.calibration.slope_se
-    squares["compression"] = ((slope - 1) ** 2 - se**2) * squares["truth"]
+    squares["compression"] -= se**2 * squares["truth"]
     by_chance = squares["bias"] - float(np.nansum(parts["product"]))
     squares["bias"] -= by_chance
     squares["noise"] += by_chance
