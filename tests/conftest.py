@@ -276,14 +276,20 @@ class Page(HTMLParser):
         self.links: list[str] = []
         self.tags: list[str] = []
         self.text = ""
+        self.breaks = True
+        """Whether what follows is set apart from what is before it."""
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
+        self.breaks = tag != "abbr"
         self.links += [value or "" for name, value in attrs if name in ("src", "href", "srcset")]
 
+    def handle_endtag(self, tag):
+        self.breaks = tag != "abbr"
+
     def handle_data(self, data):
-        self.text += " " + data
+        self.text += (" " if self.breaks else "") + data
 
 
 @pytest.fixture(scope="session")

@@ -209,12 +209,12 @@ def listed(names: Iterable[str]) -> str:
 
 def sentences(lines: Iterable[str]) -> Markup:
     """A list of sentences."""
-    return _parts().sentences(explained(lines))
+    return _parts().sentences(list(lines))
 
 
 def paragraph(text: str) -> Markup:
     """A text as a paragraph of HTML."""
-    return Markup("<p>{}</p>").format(*explained([text]))
+    return Markup("<p>{}</p>").format(text)
 
 
 def heading(text: str, level: int, anchor: str = "") -> Heading:
@@ -343,7 +343,7 @@ def figure(drawn: Figure, caption: str) -> Markup:
     """A figure as inline SVG, a picture for each panel; the caption is its text for those who
     cannot see it."""
     legend = svg.legend(drawn)
-    return _parts().figure(*explained([caption]), svg.panels(drawn, caption), legend)
+    return _parts().figure(caption, svg.panels(drawn, caption), legend)
 
 
 def front(
@@ -461,7 +461,7 @@ def _folded_questions(fragments: Sequence[str]) -> Iterator[str]:
     starts = [k for k, each in enumerate(fragments) if isinstance(each, Heading) and each.anchor]
     yield from fragments[: starts[0] if starts else None]
     for start, end in pairwise([*starts, len(fragments)]):
-        head, body = fragments[start], Markup("").join(map(Markup, fragments[start + 1 : end]))
+        head, body = fragments[start], explained("".join(fragments[start + 1 : end]))
         assert isinstance(head, Heading)
         yield _parts().question(head.text, head.anchor, body)
 

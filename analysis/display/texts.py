@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,8 @@ TEXTS: dict[str, Any] = read_yaml(Path(__file__).with_name("texts.yaml"))
 """Titles, captions and sentences of the report, with ``{names}`` to be filled in."""
 GLOSSARY: dict[str, str] = {word.lower(): meaning for word, meaning in TEXTS["glossary"].items()}
 """Word of the field -> its meaning, which a reader sees who points at it."""
+_BLOCK = re.compile(r"<(p|li|figcaption)>(.*?)</\1>", re.DOTALL)
+_TAG = re.compile(r"(<[^>]*>)")
 _WORDS = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, GLOSSARY))})s?(?![\w=-])", re.IGNORECASE)
 
 
@@ -29,8 +30,9 @@ def hint(text: str, meaning: str) -> Markup:
     return shown if meaning else Markup.escape(text)
 
 
-def explained(texts: Iterable[str]) -> list[Markup]:
-    """Texts with the meaning of each word of the glossary where it stands first among them."""
+def explained(html: str) -> Markup:
+    """HTML with the meaning of each word of the glossary where it stands first in its paragraphs,
+    lists and captions; texts of others stand in none of these without being escaped."""
     seen: set[str] = set()
 
     def explain(found: re.Match[str]) -> str:
@@ -40,4 +42,9 @@ def explained(texts: Iterable[str]) -> list[Markup]:
         seen.add(word)
         return hint(found[0], GLOSSARY[word])
 
-    return [Markup(_WORDS.sub(explain, Markup.escape(text))) for text in texts]
+    def of_block(block: re.Match[str]) -> str:
+        parts = _TAG.split(block[2])
+        parts[::2] = [_WORDS.sub(explain, text) for text in parts[::2]]
+        return f"<{block[1]}>{''.join(parts)}</{block[1]}>"
+
+    return Markup(_BLOCK.sub(of_block, html))

@@ -257,7 +257,7 @@ def test_what_an_arm_did_beyond_the_base_ends_where_nothing_can_be():
 def test_line_table_and_figure_cut_a_difference_alike(evidence):
     """Three hedges in ten answers cannot become fewer than none."""
     rows = FAIR | {("sim-fair", "hedges"): [0.0, 0.02, -0.02]} | moves("sim-verbose")
-    told = shifted(evidence, rows | {("sim-verbose", "hedges"): [-0.49, -0.3, -0.45]})
+    told = shifted(evidence, rows | {("sim-verbose", "hedges"): [-0.5, -0.1, -0.3]})
     row = row_of(told.feature_shifts, "sim-verbose", "hedges")
     base = row_of(told.feature_shifts, "sim-fair", "hedges")
     low, high = cut_difference(row, base)
@@ -270,8 +270,7 @@ def test_line_table_and_figure_cut_a_difference_alike(evidence):
     (axes,) = (each for each in drawn.axes if each.get_title("left") == "hedges")
     (bar,) = (each.get_segments()[0] for each in axes.collections)
     assert bar[:, 0] == pytest.approx([low, high])
-    line = first_screen(told).arms["sim-verbose"].markup()
-    assert "less hedging, -0.413 per answer" in line and said in line
+    assert "hedging" not in first_screen(told).arms["sim-verbose"].text(), "it may be chance"
 
 
 def test_the_screen_is_printed_with_what_to_type(two, monkeypatch):

@@ -47,7 +47,8 @@ def test_questions_are_folded_by_their_headings_and_links_lead_inside(browser, t
 
 
 def test_words_of_the_glossary_are_explained_where_they_stand_first():
-    text = markup.sentences(["Runs and a run of an ARM", "a run, seed=0, run-time, <b>truth</b>"])
+    lines = ["Runs and a run of an ARM", "a run, seed=0, run-time, <b>truth</b>"]
+    text = texts.explained(markup.sentences(lines) + markup.Markup("<pre>verdict</pre>"))
     assert re.findall('<abbr title="[^"]+">(.*?)</abbr>', text) == ["Runs", "ARM", "truth"]
     assert "&lt;b&gt;" in text and Page(f"<div>{text}</div>").text.count("run") == 3
     assert texts.hint("x", '"<i>') == '<abbr title="&#34;&lt;i&gt;">x</abbr>'
