@@ -17,8 +17,8 @@ import pandas as pd
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from analysis.display.markup import cut, cut_difference
 from analysis.drift.pairs import Tail, paired_shifts
+from analysis.drift.possible import cut, cut_difference
 from analysis.records.frames import NAMELESS, rollouts_frame
 from analysis.records.runs import Records, Run, ends, shift, step_means, tenths
 from analysis.statistics.estimate import FLAT, Estimate, group_sums, known_mean, ratio_se

@@ -19,7 +19,7 @@ import pandas as pd
 
 from analysis.display.markup import TEXTS, bracket, number, p_value, render_text
 from analysis.report.evidence import Evidence
-from analysis.report.tables import interval_of, row_of, shifts_of
+from analysis.report.tables import row_of, shifts_of
 from analysis.statistics.intervals import seed_differences, sign_flip_p
 from study.screen import plural
 
@@ -106,7 +106,8 @@ def claim(evidence: Evidence, arm: str, metric: str, of: str) -> Claim | None:
         return None
     moves = _moves(evidence, arm, metric, of)
     value = float(row[of])
-    low, high = interval_of(evidence, row, of)
+    ends = ("low", "high") if of == "shift" else ("diff_low", "diff_high")
+    low, high = (row[end] for end in ends)
     return Claim(
         metric=metric,
         value=value,

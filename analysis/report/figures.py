@@ -31,7 +31,7 @@ from analysis.display.figures import (
     single,
     style,
 )
-from analysis.display.markup import TEXTS, cut_difference
+from analysis.display.markup import TEXTS
 from analysis.drift.estimate import learning_curves
 from study.features import FEATURES, possible, unit
 
@@ -109,14 +109,13 @@ def shifts(table: pd.DataFrame, base: str) -> Figure:
     look = looks([*arms, base])
     heights = {arm: len(arms) - 1 - k for k, arm in enumerate(arms)}
     figure, panels = grid(len(metrics), height=1.15 + 0.28 * len(arms))
-    of_base = {row["metric"]: row for row in table[table["arm"] == base].to_dict("records")}
     for metric, axes in zip(metrics, panels, strict=True):
         rows = shown[shown["metric"] == metric].to_dict("records")
         for row in rows:
             axes.errorbar(
                 row["diff"],
                 heights[row["arm"]],
-                xerr=bar(row["diff"], *cut_difference(row, of_base.get(metric))),
+                xerr=bar(row["diff"], row["diff_low"], row["diff_high"]),
                 fmt=look[row["arm"]]["marker"],
                 color=look[row["arm"]]["color"],
                 capsize=3,

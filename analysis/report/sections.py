@@ -22,8 +22,6 @@ from analysis.display.markup import (
     DECIMALS,
     TEXTS,
     bracket,
-    cut,
-    cut_difference,
     estimate,
     number,
     p_value,
@@ -354,7 +352,6 @@ def shifts_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
     order = {metric: k for k, metric in enumerate(dict.fromkeys([*LABELS, *shifts["metric"]]))}
     placed = shifts.assign(_at=shifts["metric"].map(order)).sort_values(["_at", "arm"])
     rows = []
-    of_base = {row["metric"]: row for row in shifts[shifts["arm"] == base].to_dict("records")}
     for row in map(_plain, placed.to_dict("records")):
         errors = (number(row[key]) for key in ("se", "group_se", "naive_se"))
         line = {
@@ -362,7 +359,7 @@ def shifts_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
             "arm": row["arm"],
             "first": row["first"],
             "last": row["last"],
-            "shift [95 %]": estimate(row["shift"], *cut(row)),
+            "shift [95 %]": estimate(row["shift"], row["low"], row["high"]),
             "SE: runs / groups / rollouts": " / ".join(errors),
             "runs": row["n"],
         }
@@ -370,8 +367,7 @@ def shifts_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
             line["missing"] = f"{100 * row['unscored']:.1f} %"
             line["worst cases"] = bracket(row["worst_low"], row["worst_high"])
         if has_differences:
-            other = of_base.get(row["metric"])
-            difference = estimate(row["diff"], *cut_difference(row, other))
+            difference = estimate(row["diff"], row["diff_low"], row["diff_high"])
             paired = row["pairs"] > 0
             line[f"vs {base} [95 %]"] = difference if paired else ""
             if has_missing:
@@ -404,7 +400,7 @@ def held_out_table(held_out: pd.DataFrame) -> pd.DataFrame:
         {
             "measure": f"{LABELS.get(row['metric'], row['metric'])} ({row['unit']})",
             "arm": row["arm"],
-            "held-out, drawn [95 %]": estimate(row["shift"], *cut(row)),
+            "held-out, drawn [95 %]": estimate(row["shift"], row["low"], row["high"]),
             "held-out, greedy": number(row["greedy"], sign=True),
             "training": number(row["training"], sign=True),
             "held-out - training [95 %]": estimate(

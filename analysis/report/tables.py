@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from analysis.display import markup
-from analysis.display.markup import cut_difference
 from analysis.report.evidence import Evidence
 
 
@@ -25,19 +24,6 @@ def shifts_of(evidence: Evidence, arm: str, known: str = "diff") -> pd.DataFrame
     table = evidence.feature_shifts
     shown = (table["arm"] == arm) & table[known].notna()
     return table[shown & ~table["metric"].isin(list(evidence.same))]
-
-
-def difference(evidence: Evidence, row: dict[str, Any]) -> tuple[float, float]:
-    """The interval of an arm's difference from the base arm, cut at what is possible."""
-    tables = evidence.score_shifts, evidence.feature_shifts
-    base_rows = (row_of(table, str(evidence.base), row["metric"]) for table in tables)
-    return cut_difference(row, next(filter(None, base_rows), None))
-
-
-def interval_of(evidence: Evidence, row: dict[str, Any], of: str) -> tuple[float, float]:
-    """The interval of a shift or, where ``of`` is ``diff``, of a difference from the base arm, cut
-    at what is possible."""
-    return markup.cut(row) if of == "shift" else difference(evidence, row)
 
 
 def summary_rows(evidence: Evidence) -> list[dict[str, str]]:
@@ -60,7 +46,7 @@ def summary_rows(evidence: Evidence) -> list[dict[str, str]]:
                 "judge - truth": _from_to(row_of(scores, arm, "gap")),
                 "length (words)": _from_to(shift),
                 f"words vs {evidence.base}": markup.estimate(
-                    shift["diff"], *difference(evidence, shift)
+                    shift["diff"], shift["diff_low"], shift["diff_high"]
                 )
                 if shift is not None and shift["pairs"] > 0
                 else "",

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import binom
 
-from analysis.display.markup import bracket, cut, listed, number, p_value, render_text, signed
+from analysis.display.markup import bracket, listed, number, p_value, render_text, signed
 from analysis.frozen.estimate import has_frozen
 from analysis.ledger.display import lost_sentences, paid_sentences
 from analysis.onset.overopt import place
@@ -23,7 +23,7 @@ from analysis.propagation.calibration import Calibration
 from analysis.records.frames import NAMELESS
 from analysis.report.evidence import Evidence
 from analysis.report.figures import NO_REASON
-from analysis.report.tables import difference, row_of, shifts_of
+from analysis.report.tables import row_of, shifts_of
 from study.screen import plural
 
 ALPHA = 0.05
@@ -131,7 +131,7 @@ def _against_base(evidence: Evidence, arm: str) -> str:
     for metric, label in (("gap", "judge minus truth"), ("truth", "the rule truth")):
         row = row_of(evidence.score_shifts, arm, metric)
         if row is not None and row["pairs"] > 0:
-            parts.append(f"{label} {_difference(evidence, row)}")
+            parts.append(f"{label} {_difference(row)}")
             pairs.append(int(row["pairs"]))
     shifts = shifts_of(evidence, arm)
     pairs += shifts["pairs"].astype(int).tolist()
@@ -142,7 +142,7 @@ def _against_base(evidence: Evidence, arm: str) -> str:
         (clear["diff"].astype(float) / sds).abs().sort_values(ascending=False).index
     ]
     named = [
-        f"{_named(evidence, row['metric'])} {_difference(evidence, row)} {row['unit']} "
+        f"{_named(evidence, row['metric'])} {_difference(row)} {row['unit']} "
         f"(Holm p {p_value(row['p_holm'])})"
         for row in by_size.head(MOST_NAMED).to_dict("records")
     ]
@@ -358,13 +358,13 @@ def _named(evidence: Evidence, behaviour: str) -> str:
 def _shift(row: dict[str, Any]) -> str:
     if math.isnan(row["shift"]):
         return "one step, so no shift"
-    interval = bracket(*cut(row))
+    interval = bracket(row["low"], row["high"])
     moved = number(row["shift"], True)
     return f"{moved} {interval}" if interval else f"{moved}, {row['note']}"
 
 
-def _difference(evidence: Evidence, row: dict[str, Any]) -> str:
-    interval = bracket(*difference(evidence, row)) or "(one pair, no interval)"
+def _difference(row: dict[str, Any]) -> str:
+    interval = bracket(row["diff_low"], row["diff_high"]) or "(one pair, no interval)"
     return f"{number(row['diff'], True)} {interval}"
 
 
