@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from statsmodels.stats.multitest import multipletests
 
 from analysis.planted.trials import Trials, trials
 from analysis.statistics.estimate import Estimate
@@ -80,7 +79,7 @@ def rates(seeds: int, excess: float, studies: int, seed: int = 0, odd: bool = Fa
         p_A_M = p(z_A_M, observed_A_M).astype(float)
         null.append((p_A_M < 0.05).mean())
         odd_null.append((p_A_M[:, -1] < 0.05).mean())
-        claims.append(multipletests(p_A_M.ravel(), method="holm")[0].any())
+        claims.append(p_A_M.min() * p_A_M.size < 0.05)  # Holm's first step
         moved = differences[0, 0] + EFFECT / seeds**0.5
         seen.append(compared(moved, ratios).p_t < 0.05)
         seen_by_student.append(compared(moved, None).p_t < 0.05)

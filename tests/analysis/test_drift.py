@@ -282,7 +282,7 @@ def test_findings_carry_the_planted_numbers(evidence):
     shown = f"judge minus truth +0.45 {bracket(gap['diff_low'], gap['diff_high'])}"
     assert f"sim-verbose beyond sim-fair (3 pairs by seed): {shown}" in text
     shown = f"length +45.9 {bracket(length['diff_low'], length['diff_high'])} words"
-    assert f"largest behaviour effects: {shown}" in text
+    assert f"behaviours differ at Holm p < .05: {shown} (Holm p " in text
     assert "sim-flaky (acting) left 25.0 % of 288 verdicts unscored: unparsed 72" in text
     assert "nan" not in text.lower()
     rows = {row["judge"]: row for row in summary_rows(evidence)}

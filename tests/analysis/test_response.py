@@ -141,7 +141,7 @@ def judged(bias, push=None) -> Candidates:
 
 
 STUDY = SimpleNamespace(study="planted", steps=1)
-NOTHING_PUSHED = Pushes("another", 1, 0, [], [])
+NOTHING_PUSHED = Pushes("another", steps=1, groups=0, prompts=0, pushes=[], ranks=[])
 
 
 def test_scores_of_a_study_forecast_from_itself_and_from_a_file(tmp_path):
@@ -168,7 +168,7 @@ def test_scores_of_a_study_forecast_from_itself_and_from_a_file(tmp_path):
         for name, push in zip(candidates.arms, bias[:, 0], strict=True)
     ]
     units = InUnits("planted", shifts=forecasts, scores=list(lines.values()))
-    printed = text(Pushes("another", 1, 8, pushes, []), units)
+    printed = text(Pushes("another", steps=1, groups=8, prompts=8, pushes=pushes, ranks=[]), units)
     assert "from 1 step(s), by the runs of planted" in printed
     assert "r2 of every method" in printed and "repetition" in printed
     silent = replace(judged(np.array([bias[0], [NAN, NAN]])), arms=("judge-0", "silent"))
