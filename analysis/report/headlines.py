@@ -146,24 +146,24 @@ def _with(text: str, sure: str) -> str:
 
 def first_screen(evidence: Evidence) -> FirstScreen:
     """The first screen of a study."""
-    found = findings(evidence)
+    of_arms = findings(evidence)
     yes_or_no = is_yes_or_no(evidence)
     smoke = smoke_test(evidence)
-    arms = {each.arm: _line(evidence, each, yes_or_no) for each in found}
-    untold = [each.arm for each in found if not each.is_told] if smoke else []
+    arms = {each.arm: _line(evidence, each, yes_or_no) for each in of_arms}
+    untold = [each.arm for each in of_arms if not each.is_told] if smoke else []
     return FirstScreen(
         smoke=smoke,
-        headline=_headline(evidence, found),
+        headline=_headline(evidence, of_arms),
         arms=arms,
         untold=untold,
-        steps=next_steps.choose(evidence, _harmed(found)),
+        steps=next_steps.choose(evidence, _harmed(of_arms)),
     )
 
 
 def findings(evidence: Evidence) -> list[Finding]:
     """What is claimed of each arm, in order of harm, the base arm last."""
-    found = [_finding(evidence, arm) for arm in evidence.arms]
-    return sorted(found, key=lambda each: (each.arm == evidence.base, *each.harm))
+    of_arms = [_finding(evidence, arm) for arm in evidence.arms]
+    return sorted(of_arms, key=lambda each: (each.arm == evidence.base, *each.harm))
 
 
 def _finding(evidence: Evidence, arm: str) -> Finding:
@@ -183,10 +183,10 @@ def _finding(evidence: Evidence, arm: str) -> Finding:
     )
 
 
-def _harmed(found: Sequence[Finding]) -> tuple[str, str] | None:
+def _harmed(of_arms: Sequence[Finding]) -> tuple[str, str] | None:
     """The first arm by harm of which a behaviour is told beside a score that outran the truth, and
     that behaviour."""
-    for each in found:
+    for each in of_arms:
         if each.of == "diff" and each.behaviours and each.kind not in ("", "better"):
             return each.arm, each.behaviours[0].metric
     return None
@@ -209,11 +209,11 @@ def smoke_test(evidence: Evidence) -> str:
     return _say("smoke", why=listed(reasons)) if reasons else ""
 
 
-def _headline(evidence: Evidence, found: Sequence[Finding]) -> str:
+def _headline(evidence: Evidence, of_arms: Sequence[Finding]) -> str:
     """The study in one sentence: the arms of the worst kind that there is."""
-    if not any(each.truth or each.score or each.behaviours for each in found):
+    if not any(each.truth or each.score or each.behaviours for each in of_arms):
         return _say("empty")
-    judged = [each for each in found if each.arm != evidence.base] or found
+    judged = [each for each in of_arms if each.arm != evidence.base] or of_arms
     for kind in KINDS:
         arms = [each for each in judged if each.kind == kind]
         if arms:
@@ -233,9 +233,9 @@ def _headline(evidence: Evidence, found: Sequence[Finding]) -> str:
     return _say("nothing" if len(judged) > 1 else "nothing_one", arm=judged[0].arm)
 
 
-def _line(evidence: Evidence, found: Finding, yes_or_no: bool) -> Line:
+def _line(evidence: Evidence, finding: Finding, yes_or_no: bool) -> Line:
     """An arm's line: what became of right answers, or of the score beside them, and a behaviour."""
-    than = _say("than_base", base=evidence.base) if found.of == "diff" else _say("than_start")
+    than = _say("than_base", base=evidence.base) if finding.of == "diff" else _say("than_start")
     comparisons = {
         "scores": int(evidence.score_shifts["p_holm"].notna().sum()),
         "behaviours": int(evidence.feature_shifts["p_holm"].notna().sum()),
@@ -245,13 +245,13 @@ def _line(evidence: Evidence, found: Finding, yes_or_no: bool) -> Line:
         return text, each.sure, detail(each, comparisons[table], evidence.effects.where)
 
     parts = []
-    truth, gap, score = found.truth, found.gap, found.score
+    truth, gap, score = finding.truth, finding.gap, finding.score
     if truth is not None and truth.is_told:
         way = "fell" if truth.value < 0 else "rose"
         if yes_or_no:
             text = _say(f"right_{way}", n=in_hundred(truth.value), than=than)
         else:
-            text = _say(f"truth_{way}_{found.of}", n=number(abs(truth.value)), than=than)
+            text = _say(f"truth_{way}_{finding.of}", n=number(abs(truth.value)), than=than)
         parts.append(part(text, truth, "scores"))
     elif gap is not None and gap.is_told:
         way = "behind" if gap.value < 0 else "ahead"
@@ -260,8 +260,8 @@ def _line(evidence: Evidence, found: Finding, yes_or_no: bool) -> Line:
     elif truth is None and score is not None and score.is_told:
         way = "fell" if score.value < 0 else "rose"
         parts.append(part(_say(f"score_{way}", n=number(abs(score.value))), score, "scores"))
-    if found.behaviours:
-        each = found.behaviours[0]
+    if finding.behaviours:
+        each = finding.behaviours[0]
         moved = _say("moved", what=called(each), n=number(each.value, True), unit=each.unit)
         parts.append(part(moved, each, "behaviours"))
     if parts and truth is not None and not truth.is_told:
@@ -270,5 +270,5 @@ def _line(evidence: Evidence, found: Finding, yes_or_no: bool) -> Line:
         known = truth or score
         runs = plural(known.runs, "run") if known is not None else ""
         parts.append((_say("nothing_told", runs=runs) if runs else _say("nothing_known"), "", ""))
-    is_base = found.arm == evidence.base and len(evidence.arms) > 1
-    return Line(_say("baseline", arm=found.arm) if is_base else found.arm, parts)
+    is_base = finding.arm == evidence.base and len(evidence.arms) > 1
+    return Line(_say("baseline", arm=finding.arm) if is_base else finding.arm, parts)

@@ -37,16 +37,16 @@ def run_of(judge: np.ndarray, truth: np.ndarray, feature: np.ndarray, steps: np.
 
 def test_a_ramp_is_found_and_a_gap_that_falls_or_stays_has_no_onset() -> None:
     """At step 12 the ramp is still 0: step 13 is the first above."""
-    found = change_point(*_groups(np.random.default_rng(0), RAMP, sd=1e-4), replicates=100)
-    assert (found.step.value, found.step.low, found.step.high) == (13.0, 13.0, 13.0)
-    assert found.before == pytest.approx(0.1, abs=1e-3)
-    assert found.rise == pytest.approx(0.4, abs=1e-3)
-    assert found.p == pytest.approx(1 / 101) and found.note == ""
+    onset = change_point(*_groups(np.random.default_rng(0), RAMP, sd=1e-4), replicates=100)
+    assert (onset.step.value, onset.step.low, onset.step.high) == (13.0, 13.0, 13.0)
+    assert onset.before == pytest.approx(0.1, abs=1e-3)
+    assert onset.rise == pytest.approx(0.4, abs=1e-3)
+    assert onset.p == pytest.approx(1 / 101) and onset.note == ""
     rng = np.random.default_rng(2)
     for path in (-RAMP, np.full(30, 0.3)):
-        found = change_point(*_groups(rng, path), replicates=200)
-        assert np.isnan([found.step.value, found.step.low, found.step.high, found.rise]).all()
-        assert found.note == "the gap is not seen to rise" and found.p > 0.05
+        onset = change_point(*_groups(rng, path), replicates=200)
+        assert np.isnan([onset.step.value, onset.step.low, onset.step.high, onset.rise]).all()
+        assert onset.note == "the gap is not seen to rise" and onset.p > 0.05
 
 
 @pytest.mark.parametrize("begin, end", [(5, 6), (5, 25), (10, 22), (20, 30)])
@@ -56,18 +56,18 @@ def test_the_onset_is_the_first_step_above_however_the_rise_bends(
 ) -> None:
     """Without noise: at 5, the last flat step, the cubic is as near to the line as at 6."""
     path = 0.1 + 0.4 * np.clip((np.arange(1, 31) - begin) / (end - begin), 0, 1) ** power
-    found = change_point(*_groups(np.random.default_rng(0), path, sd=1e-7), replicates=50)
-    assert found.step.value == np.flatnonzero(path > 0.1)[0] + 1 == begin + 1
-    assert found.rise == pytest.approx(0.4, abs=1e-4)
+    onset = change_point(*_groups(np.random.default_rng(0), path, sd=1e-7), replicates=50)
+    assert onset.step.value == np.flatnonzero(path > 0.1)[0] + 1 == begin + 1
+    assert onset.rise == pytest.approx(0.4, abs=1e-4)
 
 
 def test_a_rise_that_is_on_at_the_first_step_may_have_begun_before() -> None:
     """A line from the first step on: equal ones begin there and a step earlier."""
     path = 0.4 * np.clip(np.arange(30) / 10, 0, 1)
-    found = change_point(*_groups(np.random.default_rng(0), path, sd=1e-5), replicates=50)
-    assert (found.step.value, found.step.low, found.step.high) == (2.0, 1.0, 2.0)
-    found = change_point(*_groups(np.random.default_rng(3), path), replicates=200)
-    assert found.step.low == 1.0 and 2.0 <= found.step.high <= 10
+    onset = change_point(*_groups(np.random.default_rng(0), path, sd=1e-5), replicates=50)
+    assert (onset.step.value, onset.step.low, onset.step.high) == (2.0, 1.0, 2.0)
+    onset = change_point(*_groups(np.random.default_rng(3), path), replicates=200)
+    assert onset.step.low == 1.0 and 2.0 <= onset.step.high <= 10
 
 
 def test_the_rise_is_the_least_squares_one() -> None:
@@ -118,8 +118,8 @@ def test_what_is_not_told_of_the_shape_is_noted() -> None:
     noisy = change_point(*_groups(np.random.default_rng(8), 0.4 * u), replicates=200)
     assert "the shape of the rise is not told: " in noisy.note and "straight" in noisy.note
     paused = 0.2 * np.clip(4 * u, 0, 1) + 0.2 * np.clip(4 * u - 3, 0, 1)
-    found = change_point(*_groups(np.random.default_rng(8), paused, sd=0.03), replicates=200)
-    assert "no shape fits the rise" in found.note and np.isfinite(found.step.value)
+    onset = change_point(*_groups(np.random.default_rng(8), paused, sd=0.03), replicates=200)
+    assert "no shape fits the rise" in onset.note and np.isfinite(onset.step.value)
     noted = 0
     for seed in range(40):
         data = _groups(np.random.default_rng(100 + seed), RAMP)
@@ -134,14 +134,14 @@ def test_missing_rollouts_are_left_out_and_long_runs_searched_on_fewer_steps() -
     sums[::5] *= 0.25
     sums[1::7] = 0.0
     sums[steps == 25] = 0.0
-    found = change_point(steps, sums, replicates=100)
-    assert abs(found.step.value - 13) <= 1 and found.rise == pytest.approx(0.4, abs=0.03)
+    onset = change_point(steps, sums, replicates=100)
+    assert abs(onset.step.value - 13) <= 1 and onset.rise == pytest.approx(0.4, abs=0.03)
     path = 0.4 * np.clip((np.arange(1, 201) - 80) / 60, 0, 1)
-    found = change_point(*_groups(np.random.default_rng(7), path, sd=0.1), replicates=300)
+    onset = change_point(*_groups(np.random.default_rng(7), path, sd=0.1), replicates=300)
     # knots are 199 / 47 = 4.2 steps apart, so the begin is known to the knots beside it at best
-    assert abs(found.step.value - 81) <= 20 and found.step.low <= 81 <= found.step.high
-    assert found.step.low < found.step.value < found.step.high
-    assert found.note.endswith("searched on 48 of 200 steps")
+    assert abs(onset.step.value - 81) <= 20 and onset.step.low <= 81 <= onset.step.high
+    assert onset.step.low < onset.step.value < onset.step.high
+    assert onset.note.endswith("searched on 48 of 200 steps")
 
 
 @pytest.mark.parametrize(
@@ -149,17 +149,17 @@ def test_missing_rollouts_are_left_out_and_long_runs_searched_on_fewer_steps() -
 )
 def test_too_little_is_refused_in_words(steps: int, groups: int, words: str) -> None:
     path = np.linspace(0, 1, steps)
-    found = change_point(*_groups(np.random.default_rng(5), path, groups=groups), replicates=20)
-    assert np.isnan([found.step.value, found.p]).all() and words in found.note
+    onset = change_point(*_groups(np.random.default_rng(5), path, groups=groups), replicates=20)
+    assert np.isnan([onset.step.value, onset.p]).all() and words in onset.note
 
 
 def test_smoothing_by_hand_and_a_constant_gap_is_not_searched() -> None:
     assert smoothed([1, 2, 3, 4, 10]) == pytest.approx([2, 2.5, 4, 4.75, 17 / 3])
     # a window with two values has no mean, one with three has
-    found = smoothed([1.0, NAN, NAN, 4.0, 7.0, NAN])
-    assert found[2] == 4.0 and np.isnan(np.delete(found, 2)).all()
-    found = change_point(*_groups(np.random.default_rng(6), np.zeros(20), sd=1e-9), replicates=20)
-    assert np.isnan(found.p) and found.note == "the gap is constant"
+    means = smoothed([1.0, NAN, NAN, 4.0, 7.0, NAN])
+    assert means[2] == 4.0 and np.isnan(np.delete(means, 2)).all()
+    onset = change_point(*_groups(np.random.default_rng(6), np.zeros(20), sd=1e-9), replicates=20)
+    assert np.isnan(onset.p) and onset.note == "the gap is constant"
 
 
 def test_the_grid_by_hand() -> None:
@@ -167,7 +167,7 @@ def test_the_grid_by_hand() -> None:
     steps = list(range(1, 101))
     gap = np.repeat([0.0, 0.09, 0.11, 0.13, 0.40], 20)
     rate = np.repeat([0.0, 0.17, 0.22, 0.60, 0.60], 20)
-    found = threshold_grid(steps, gap, rate)
+    onset = threshold_grid(steps, gap, rate)
     # the means over five steps pass a level before or after its step begins at 21, 41, 61, 81
     expected = {}
     for at_least in module.GAPS:
@@ -179,18 +179,18 @@ def test_the_grid_by_hand() -> None:
                     break
     values = list(expected.values())
     most = max(values.count(value) for value in values)
-    assert found.resolved == len(values) == 12
-    assert found.mode == min(value for value in values if values.count(value) == most)
-    assert (found.first, found.last) == (min(values), max(values))
-    assert found.severe == 82  # .13 + (.27 * 4 / 5) = .346 at 82, .292 at 81
+    assert onset.resolved == len(values) == 12
+    assert onset.mode == min(value for value in values if values.count(value) == most)
+    assert (onset.first, onset.last) == (min(values), max(values))
+    assert onset.severe == 82  # .13 + (.27 * 4 / 5) = .346 at 82, .292 at 81
 
 
 def test_thresholds_that_tie_or_are_not_reached_are_told_apart() -> None:
     """Gap always there, rate reaching one threshold at a time: each step three times of twelve."""
     rate = np.repeat([0.16, 0.21, 0.26, 0.31], 10)
-    found = threshold_grid(range(1, 41), np.full(40, 0.5), rate)
-    assert (found.mode, found.first, found.resolved) == (1, 1, 12)
-    assert found.last is not None and 30 <= found.last <= 32 and found.severe is None
+    onset = threshold_grid(range(1, 41), np.full(40, 0.5), rate)
+    assert (onset.mode, onset.first, onset.resolved) == (1, 1, 12)
+    assert onset.last is not None and 30 <= onset.last <= 32 and onset.severe is None
     low = threshold_grid(range(10), np.full(10, 0.01), np.full(10, 0.9))
     assert low.mode is None and low.resolved == 0 and low.note == "thresholds not reached"
     empty = threshold_grid(range(10), np.full(10, 0.5), np.full(10, NAN))
@@ -206,10 +206,10 @@ def test_a_judge_that_never_says_99_has_a_bucket_of_its_own() -> None:
     phrase[steps >= 8, 5:] = 1.0
     run = run_of(judge, np.zeros_like(judge), phrase, steps)
     assert own_high(run) == 0.9  # 30 of 200 reach it
-    found = line(run, ["flattery"])
-    assert found.grid.mode is None and "high-score bucket" in found.grid.note
+    onset = line(run, ["flattery"])
+    assert onset.grid.mode is None and "high-score bucket" in onset.grid.note
     # the rate is known at three steps, so smoothed from the eighth on; the gap is always above .12
-    own = found.own_grid
+    own = onset.own_grid
     assert (own.mode, own.first, own.last, own.resolved, own.severe) == (8, 8, 8, 12, 8)
 
 
@@ -238,10 +238,10 @@ def test_group_gaps_use_rollouts_that_have_both() -> None:
 
 def test_a_run_without_truth_is_said_to_have_none(make_study) -> None:
     study = make_study(judges=("sim-verbose",), seeds=1, steps=10, truth=False)
-    found = line(read_runs(study)[0][0], ["length"])
-    assert found.steps == 0 and found.alarm is None and found.rule is None
-    assert "0 steps with judge and truth" in found.onset.note
-    assert found.grid.note == "no step has judge and truth"
+    onset = line(read_runs(study)[0][0], ["length"])
+    assert onset.steps == 0 and onset.alarm is None and onset.rule is None
+    assert "0 steps with judge and truth" in onset.onset.note
+    assert onset.grid.note == "no step has judge and truth"
 
 
 def test_doses_of_the_judge_name_the_shortcut(make_study) -> None:
