@@ -15,12 +15,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 from analysis.display.markup import TEXTS, bracket, number, p_value, render_text
+from analysis.drift.pairs import paired_shifts
 from analysis.report.evidence import Evidence
 from analysis.report.tables import row_of, shifts_of
-from analysis.statistics.intervals import seed_differences, sign_flip_p
+from analysis.statistics.intervals import sign_flip_p
 from study.screen import plural
 
 ALPHA = 0.05
@@ -122,16 +122,13 @@ def claim(evidence: Evidence, arm: str, metric: str, of: str) -> Claim | None:
 
 
 def _moves(evidence: Evidence, arm: str, metric: str, of: str) -> np.ndarray:
-    """The effect in each run, or pair of runs, that has it."""
-
-    def by_seed(name: str | None) -> pd.Series:
-        parts = (evidence.effects.scores, evidence.effects.behaviours)
-        found = [part[(part["arm"] == name) & (part["metric"] == metric)] for part in parts]
-        rows = found[0] if len(found[0]) else found[1]
-        return rows.set_index("seed")["shift"].astype(float)
-
-    ours = by_seed(arm)
-    moves = seed_differences(ours, by_seed(evidence.base)) if of == "diff" else ours
+    """The effect in each run, or pair of runs on the same rows, that has it."""
+    ours = evidence.effects.runs_of(metric, arm)
+    if of == "shift":
+        moves = ours["shift"].astype(float)
+    else:
+        pairs = paired_shifts(ours, evidence.effects.runs_of(metric, str(evidence.base)))
+        moves = pairs["treated"] - pairs["base"]
     return moves.dropna().to_numpy()
 
 

@@ -38,13 +38,13 @@ class Options:
 def main(options: Options) -> int:
     """Exit codes: 0 all as expected, 1 a coverage or a planted judge is not, 2 a user's error."""
     rows = coverage_table(options.replications)
-    said = [
+    table = [
         field
         for judge in JUDGES
         for field in fields(judge, options.replications, options.replications // PLANTED)
     ]
     if options.out:
-        write_json(options.out, [asdict(row) | {"ok": row.ok} for row in (*rows, *said)])
+        write_json(options.out, [asdict(row) | {"ok": row.ok} for row in (*rows, *table)])
     print(f"{'estimator':<38}{'truth':>9}{'bias':>10}{'RMSE':>9}{'cover':>8}  band")
     print(*rows, sep="\n")
     bad = [row.estimator for row in rows if not row.ok]
@@ -57,8 +57,8 @@ def main(options: Options) -> int:
     if faults:
         print("Known not to cover, and not counted above:", *faults, sep="\n")
     print("Planted judges by quantities: silent, or named, and in which share of runs or arms:")
-    print(printed(said), *(text for judge in EXPECTED for text in sentences(judge)), sep="\n")
-    unlike = [f"{field.judge}: {field.quantity}" for field in said if not field.ok]
+    print(printed(table), *(text for judge in EXPECTED for text in sentences(judge)), sep="\n")
+    unlike = [f"{field.judge}: {field.quantity}" for field in table if not field.ok]
     print(f"{len(unlike)} not as expected{': ' + ', '.join(unlike) if unlike else ''}.")
     policies = trained_policies(options.replications)
     print("Predicted less observed shift of trained policies; its bias says where theory stops:")

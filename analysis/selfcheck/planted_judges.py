@@ -22,12 +22,11 @@ from analysis.ledger.estimate import judge_table, ledger
 from analysis.ledger.given_truth import Levels, given_truth
 from analysis.ledger.missing import truth_push, unscored
 from analysis.onset.estimate import line
-from analysis.onset.planted import FALL, shares_of
+from analysis.onset.planted import CRITERIA, FALL, GROUP, GROUPS, STEPS, shares_of
 from analysis.records.runs import Run
 from analysis.report.words import FEW_PERCENT
 from analysis.statistics.intervals import mean_interval
 
-STEPS, GROUPS, GROUP, CRITERIA = 40, 8, 8, 4
 RISE = 1.5
 """Standard deviations by which answers get longer, from the eighth step on."""
 NOISE, DOSE, GONE = 0.1, 0.15, 0.12
@@ -158,7 +157,7 @@ LEVELS = Levels(("low", "middle", "high"), (0.5, 0.75))
 
 
 @dataclass(frozen=True)
-class Said:
+class Uncalibrated:
     """What one run says without a calibration."""
 
     lost: Measured
@@ -168,7 +167,7 @@ class Said:
     """By level of truth."""
 
     @classmethod
-    def of(cls, run: Run) -> Said:
+    def of(cls, run: Run) -> Uncalibrated:
         """What a run says."""
         push, by_level = truth_push(run), given_truth(run, LEVELS)
         lost = push.measured(run)
@@ -184,7 +183,7 @@ def names_bias(shares: Sequence[float]) -> bool:
     return share.value >= FEW_PERCENT and share.low > 0
 
 
-def names_lost(arm: Sequence[Said]) -> bool:
+def names_lost(arm: Sequence[Uncalibrated]) -> bool:
     """The report's rule of the truth's push that is lost."""
     p_K = chance([run.lost for run in arm])
     lost = np.mean([run.lost.value_K for run in arm], axis=0)
@@ -192,7 +191,7 @@ def names_lost(arm: Sequence[Said]) -> bool:
     return bool((_clear(p_K) & (np.abs(lost) >= LEAST_LOST * np.abs(push))).any())
 
 
-def names_error(arm: Sequence[Said]) -> bool:
+def names_error(arm: Sequence[Uncalibrated]) -> bool:
     """The report's rule of the error at equal truth."""
     by_level = zip(*(run.at_equal_truth for run in arm), strict=True)
     return bool(_clear(np.concatenate([chance(runs) for runs in by_level])).any())
@@ -250,7 +249,7 @@ def fields(judge: str, runs: int, calibrated: int) -> list[Field]:
     planted_runs = [planted(rng, judge) for _ in range(calibrated)]
     shares = [shares_of(run)["share/bias"] for run in planted_runs]
     parted = [line(run, ()) for run in planted_runs]
-    pool = [Said.of(planted(rng, judge)) for _ in range(runs)]
+    pool = [Uncalibrated.of(planted(rng, judge)) for _ in range(runs)]
     drawn = [[pool[k] for k in arm] for arm in arms(runs)]
     named = {
         "bias share": [names_bias([shares[k] for k in arm]) for arm in arms(calibrated)],

@@ -28,7 +28,7 @@ class Alarm:
 
     def __init__(self, config: Study, folder: CellFolder) -> None:
         self._config = config
-        self._steps: dict[int, tuple[np.ndarray, ...]] = {}
+        self._steps: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = {}
         """Step -> score and truth (P, G), features (P, G, K), prompt of each group (P,)."""
         for part in folder.parts("rollouts"):
             self.add(read_part(part, COLUMNS).to_pylist())

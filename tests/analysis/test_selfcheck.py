@@ -22,7 +22,7 @@ from analysis.selfcheck.planted_judges import (
     QUANTITIES,
     SILENT,
     Field,
-    Said,
+    Uncalibrated,
     fields,
     names_error,
     names_lost,
@@ -109,7 +109,7 @@ def test_every_interval_covers_what_it_claims(replications, of_the_dear, monkeyp
 def test_arms_of_planted_judges_are_named_where_something_is_behind_it(judge: str) -> None:
     """Four arms of five runs: of fields of size .05, one draw in 1,000 names three or more."""
     rng = np.random.default_rng(3)
-    arms = [[Said.of(planted(rng, judge)) for _ in range(5)] for _ in range(4)]
+    arms = [[Uncalibrated.of(planted(rng, judge)) for _ in range(5)] for _ in range(4)]
     for quantity, rule in (("push lost", names_lost), ("error at equal truth", names_error)):
         named = sum(rule(arm) for arm in arms)
         assert named >= 3 if quantity in EXPECTED.get(judge, ()) else named <= 2
