@@ -54,17 +54,19 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def summary_of(study_dir: Path) -> dict[str, Any]:
-    """What the report left for other programs: ``rows``, ``headlines``, ``numbers``, and ``where``,
-    on what these rest; those that are not of their form are left out."""
+    """What the report left for other programs: ``rows``, ``headline``, ``headlines``, ``numbers``,
+    and ``where``, on what these rest; those that are not of their form are left out."""
     path = study_dir / "report" / _SUMMARY
     content = read_left(path, "the study's run in MLflow gets no description")
     rows = content.get("rows")
     if not (isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)):
         rows = []
     sentences = content.get("headlines")
-    numbers, where = content.get("numbers"), content.get("where")
+    numbers = content.get("numbers")
+    headline, where = content.get("headline"), content.get("where")
     return {
         "rows": rows,
+        "headline": headline if isinstance(headline, str) else "",
         "headlines": sentences if isinstance(sentences, dict) else {},
         "numbers": numbers if isinstance(numbers, dict) else {},
         "where": where if isinstance(where, str) else "",
@@ -72,7 +74,8 @@ def summary_of(study_dir: Path) -> dict[str, Any]:
 
 
 def description(study_dir: Path) -> str:
-    """The study in Markdown: what each judge taught, a table of its arms, and where more stands."""
+    """The study in Markdown: what it comes to, what each judge taught, a table of its arms, and
+    where more stands."""
     name, content = study_dir.name, summary_of(study_dir)
     if not (content["headlines"] or content["rows"]):
         return (
@@ -81,6 +84,8 @@ def description(study_dir: Path) -> str:
             f"`python -m experiments.tracking rebuild study={name}`."
         )
     blocks = [f"## {escaped(name)}: what each judge taught"]
+    if content["headline"]:
+        blocks += [f"**{escaped(content['headline'])}**"]
     if content["where"]:
         blocks += [f"Scores and behaviours {escaped(content['where'])}."]
     lines = [_headline(*each) for each in content["headlines"].items()]

@@ -27,6 +27,7 @@ HEADLINE = "sim-verbose: <img src=x onerror=alert(1)> [link](javascript:1) **gre
 NUMBERS = {"truth/shift": -0.25, "gap/low": -1e-9, "runs": 3, "truth/end": None}
 SUMMARY = {
     "rows": [{"judge": "sim|verbose", "truth": "0.5 -> 0.2"}],
+    "headline": "Under sim-verbose the *answers* got worse.",
     "headlines": {"sim-verbose": HEADLINE},
     "numbers": {"sim-verbose": NUMBERS},
 }
@@ -65,6 +66,7 @@ def test_the_parent_run_says_what_was_found(study, runs, tmp_path_factory, monke
     said = described(runs)
     grew = r"\<img src=x onerror=alert(1)\> \[link\](javascript:1) \*\*grew\*\*"
     assert rf"- **sim-verbose**: {grew}" in said and r"| sim\|verbose | 0.5 -\> 0.2 |" in said
+    assert r"**Under sim-verbose the \*answers\* got worse.**" in said.splitlines()
     place = runs / "mlartifacts" / "demo" / ids["parent_run_id"] / "artifacts"
     files = {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()}
     assert files == {
