@@ -1,6 +1,7 @@
 """A study is the same study, whatever runs its cells."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -11,9 +12,12 @@ from tests.conftest import SMALL_STUDY
 from tests.faults import lives
 
 
-def told(study_dir: Path) -> dict[str, bytes]:
-    """What a report says, without the times in it."""
-    return {path.name: path.read_bytes() for path in (study_dir / "report").glob("*.json")}
+def summaries(study_dir: Path) -> dict[str, str]:
+    """What a report says, without the times in it and the folder in its commands."""
+    return {
+        path.name: re.sub(r"(?<=runs_dir=)[^\s\"]+", "RUNS", path.read_text())
+        for path in (study_dir / "report").glob("*.json")
+    }
 
 
 def same(study_dir: Path, whole: Path) -> None:
@@ -22,7 +26,7 @@ def same(study_dir: Path, whole: Path) -> None:
     assert [folder.name for folder in folders] == [f.name for f in study_cells(whole)]
     for folder in folders:
         assert lives.differences(folder.path, whole / folder.name) == []
-    assert told(study_dir) == told(whole)
+    assert summaries(study_dir) == summaries(whole)
 
 
 @pytest.mark.long
