@@ -78,7 +78,7 @@ def test_every_fault_ends_as_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(GRADINGS, soak.Number.name, soak.Number)
     assert len(set(soak.PLAIN) | set(soak.STREAM)) >= 200
     questions = soak.every_fault()
-    found = soak.soak(questions, IN_FLIGHT, tmp_path, idle_s=1.5)
+    found = soak.soak(questions, IN_FLIGHT, tmp_path, idle_s=2.0)
     assert found.wrong == []
     assert set(found.met) == set(soak.PLAIN) | set(soak.STREAM)
     assert len(found.verdicts) == len(questions)
