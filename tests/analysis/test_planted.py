@@ -339,6 +339,6 @@ def test_arms_that_do_not_differ_are_hardly_ever_told_apart():
     for _, runs in studies[0].groupby(["seed", "metric"]):
         (first, *others) = (tails[0].sums_P_2[:8] for tails in runs["tails"])
         assert all(np.array_equal(first, other) for other in others), "first rollouts are shared"
-        assert runs["last"].nunique() == 3
+        assert runs["last"].nunique() > 1, "and then they part"
     rates = [np.mean([not p.low <= 0 <= p.high for p in null_differences(s)]) for s in studies]
     assert mean_interval(rates).low < 0.05 and np.mean(rates) < 0.08
