@@ -98,18 +98,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-@pytest.fixture(scope="module")
-def only_new_garbage() -> None:
-    """Garbage is looked for among what the tests of a file make, not among all that was imported.
-
-    A worker that has imported torch and MLflow has a million objects: 0.8 s for each look.
-    """
-    gc.collect()
-    gc.freeze()
-
-
 @pytest.fixture
-def nothing_is_left(only_new_garbage) -> Iterator[None]:
+def nothing_is_left() -> Iterator[None]:
     before = threading.active_count()
     yield
     gc.collect()  # an unclosed socket or loop warns here, and warnings are errors
