@@ -135,10 +135,10 @@ class Clock:
         self, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        end = cost_so_far()
-        report.cost = asdict(end - self.begin - self.inner[0])
-        self.begin, self.inner[0] = end, Cost()
         report.started = call.start
+        if call.when == "teardown":  # the last: to look at all descendants takes a millisecond
+            report.cost = asdict(cost_so_far() - self.begin - self.inner[0])
+            self.inner[0] = Cost()
         report.fixtures = [asdict(each) for each in self.fixtures]
         self.fixtures = []
         return report
@@ -153,13 +153,14 @@ class Ledger:
         self.fixtures: list[FixtureTime] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        cost = getattr(report, "cost", None)
-        if cost is None:  # a worker that crashed reports for its test
+        started = getattr(report, "started", None)
+        if started is None:  # a worker that crashed reports for its test
             return
-        row = self.tests.setdefault(report.nodeid, TestTime(report.nodeid, started=report.started))
+        row = self.tests.setdefault(report.nodeid, TestTime(report.nodeid, started=started))
         row.worker = getattr(report, "worker_id", "")
-        row.seconds += cost["seconds"]
-        row.cpu_s += cost["cpu_s"]
+        cost = Cost(**getattr(report, "cost", {}))
+        row.seconds += cost.seconds
+        row.cpu_s += cost.cpu_s
         if report.when == "call" or report.outcome != "passed":
             row.outcome = report.outcome
         self.fixtures += [FixtureTime(**each) for each in report.fixtures]
