@@ -60,16 +60,21 @@ def lost_push(
     table = pd.DataFrame(rows, columns=_WANTED)
     if table["judge_score"].notna().all() or table["truth"].isna().all():
         return None
-    run = _run(table, keyword, scale, on_failure)
+    return beyond_chance(_run(table, keyword, scale, on_failure))
+
+
+def beyond_chance(run: Run) -> Lost | None:
+    """What is lost of the push on a behaviour of a run, beyond chance and `LEAST`; None for
+    nothing."""
     push = truth_push(run)
-    told = push.measured(run)
-    p_K, whole_K = chance([told]), np.nanmean(push.every, axis=0)
-    is_gone = told.value_K * np.sign(whole_K) >= LEAST * np.abs(whole_K)
+    lost = push.measured(run)
+    p_K, whole_K = chance([lost]), np.nanmean(push.every, axis=0)
+    is_gone = lost.value_K * np.sign(whole_K) >= LEAST * np.abs(whole_K)
     is_gone &= p_K * np.isfinite(p_K).sum() < ALPHA
     if not is_gone.any():
         return None
-    k = int(np.where(is_gone, np.abs(told.value_K), -1).argmax())
-    return Lost(FEATURES[k], float(told.value_K[k]), float(whole_K[k]), table["step"].nunique())
+    k = int(np.where(is_gone, np.abs(lost.value_K), -1).argmax())
+    return Lost(run.names[k], float(lost.value_K[k]), float(whole_K[k]), len(np.unique(run.step_P)))
 
 
 def _run(table: pd.DataFrame, keyword: str, scale: str, on_failure: str) -> Run:
