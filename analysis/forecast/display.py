@@ -12,17 +12,18 @@ import pandas as pd
 from analysis.display.figures import blank, looks, style
 from analysis.forecast.estimate import Push, Pushes
 from analysis.forecast.study import InUnits
-from analysis.forecast.units import FORECAST, MOVES, MethodScore
+from analysis.forecast.units import FORECAST, MOVES, SIMPLER, MethodScore
 from analysis.statistics.estimate import columns
 from study.screen import plural
 
 SHOWN = 4
 """Behaviours that are shown in full: those that the judges differ on most."""
 LEGEND = (
-    "forecast: from the judge's bias on the first rollouts; covariance, bias: one factor times"
-    "\nE Cov(advantage, z), or times the bias on the behaviour itself; drift: the same for all"
-    " judges;\nrepetition: the arm's other runs, so no forecast. rho: rank correlation over arms;"
-    " r2, slope,\ninside (the 95 % interval) and crps (SDs): over runs."
+    "forecast: from the judge's bias on the first rollouts; one line: exposure x (drift + one"
+    " factor x\nE Cov(advantage, z)); covariance, bias: one factor times that, or times the bias on"
+    " the behaviour\nitself; drift: the same for all judges; repetition: the arm's other runs, no"
+    " forecast. rho: rank\ncorrelation over arms; r2, slope, inside (the 95 % interval) and crps"
+    " (SDs): over runs."
 )
 
 
@@ -113,7 +114,20 @@ def _scores(scores: Sequence[MethodScore]) -> list[str]:
         ),
         f"\nMeans over behaviours, and over those that moved {MOVES} SD under some judge:",
         means.join(moved).round(3).to_string(),
+        *_no_better(moved["r2, moved"] if len(moved) else means["r2"]),
         LEGEND,
+    ]
+
+
+def _no_better(r2_by_method: pd.Series) -> list[str]:
+    """A sentence where one of the simpler methods explains as much."""
+    simpler = r2_by_method.reindex(SIMPLER).dropna()
+    ours = r2_by_method[FORECAST]
+    if simpler.empty or ours > simpler.max():
+        return []
+    return [
+        f"\nThe forecast is no better than {simpler.idxmax()}, whose mean r2 is"
+        f" {simpler.max():.2f} where the forecast's is {ours:.2f}."
     ]
 
 

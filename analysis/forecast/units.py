@@ -2,9 +2,10 @@
 
 The forecast is `analysis.forecast.response`: fitted on the runs of a study, it says what a judge
 that was not among them would teach, from its bias on first rollouts. Where a study is forecast from
-itself, each arm is forecast by the response to the others. Four simpler forecasts stand beside it,
-fitted on the same runs; a fifth is none, because it has seen the arm's runs:
+itself, each arm is forecast by the response to the others. Five simpler forecasts stand beside it,
+fitted on the same runs; a sixth is none, because it has seen the arm's runs:
 
+``one line``    exposure x (drift + one factor above 0 times the covariance)
 ``covariance``  one factor above 0 times E Cov(advantage, z) of the first rollouts
 ``bias``        one factor above 0 times the judge's bias on the behaviour itself
 ``drift``       the same for every judge: the mean shift of the other arms
@@ -35,10 +36,11 @@ from study.errors import UserError
 from study.rewards.advantages import advantages
 from study.system.files import read_json, write_json
 
-VERSION = 1
+VERSION = 2
 FORECAST, REPETITION = "forecast", "repetition"
-SIMPLER = ("covariance", "bias", "drift", "no change")
-ORDERING = (FORECAST, "covariance", "bias")
+ONE_LINE = "one line"
+SIMPLER = (ONE_LINE, "covariance", "bias", "drift", "no change")
+ORDERING = (FORECAST, ONE_LINE, "covariance", "bias")
 """Methods that put judges in an order; the others say the same of all, or have seen the runs."""
 MOVES = 0.5
 """SDs from which a behaviour is said to move: the mean shift of some arm."""
@@ -125,32 +127,50 @@ def _shifts(run: Run, names: tuple[str, ...]) -> list[float]:
 
 @dataclass(frozen=True)
 class Simple:
-    """A forecast without theory: level + factor x, and its spread over runs, in SDs, (K1,)."""
+    """A forecast without theory: level + factor x, and its spread over runs, in SDs, (K1,).
+
+    With an ``exposure``, the mean of the runs that it was fitted on, level and x are multiplied by
+    how many times it a run has.
+    """
 
     level: np.ndarray
     factor: float
     spread: np.ndarray
+    exposure: float = 0.0
 
-    def shifts(self, x_A_K1: np.ndarray) -> np.ndarray:
+    def shifts(self, x_A_K1: np.ndarray, exposure_A: np.ndarray) -> np.ndarray:
         """Forecast shifts, shape (A, K1)."""
-        return self.level + (self.factor * x_A_K1 if self.factor else np.zeros(x_A_K1.shape))
+        moved = self.level + (self.factor * x_A_K1 if self.factor else np.zeros(x_A_K1.shape))
+        return moved * (exposure_A / self.exposure)[:, None] if self.exposure else moved
 
 
 def simple(method: str, judged: Candidates, runs: Trained, in_fit_R: np.ndarray) -> Simple:
-    """One of `SIMPLER`, fitted on the runs that ``in_fit_R`` marks."""
-    moved, x = runs.shift[in_fit_R], _x(method, judged)[runs.arm[in_fit_R]]
-    level = np.zeros(moved.shape[1])
-    if method == "drift":
-        level = np.array([known_mean(column) for column in moved.T])
-    both = np.isfinite(moved) & np.isfinite(x)
-    squares = float((x[both] ** 2).sum())
-    factor = max(0.0, float((x[both] * moved[both]).sum()) / squares) if squares else 0.0
-    rest = (moved - level - factor * np.where(np.isfinite(x), x, 0.0)) ** 2
-    return Simple(level, factor, np.array([known_mean(column) ** 0.5 for column in rest.T]))
+    """One of `SIMPLER`, fitted by least squares on the runs that ``in_fit_R`` marks."""
+    moved, arms = runs.shift[in_fit_R], runs.arm[in_fit_R]
+    x, exposures = _x(method, judged)[arms], judged.exposure[arms]
+    mean = float(exposures.mean()) if method == ONE_LINE else 0.0
+    share = (exposures / mean if mean else np.ones(len(arms)))[:, None]
+    known = np.isfinite(moved) & np.isfinite(x)
+    shifts, paid = np.where(known, moved, 0.0), np.where(known, share * x, 0.0)
+    drifts = method in (ONE_LINE, "drift")
+    times = np.where(known, share, 0.0) if drifts else np.zeros(x.shape)
+    runs_squared = (times**2).sum(axis=0)
+
+    def level_of(values_R_K1: np.ndarray) -> np.ndarray:
+        total = (times * values_R_K1).sum(axis=0)
+        return np.divide(total, runs_squared, out=np.zeros(len(total)), where=runs_squared > 0)
+
+    beside = paid - times * level_of(paid)
+    squares = float((beside**2).sum())
+    factor = max(0.0, float((beside * shifts).sum()) / squares) if squares else 0.0
+    level = np.where(drifts & (runs_squared == 0), NAN, level_of(shifts - factor * paid))
+    rest = (moved - share * level - factor * paid) ** 2
+    spread = np.array([known_mean(column) ** 0.5 for column in rest.T])
+    return Simple(level, factor, spread, mean)
 
 
 def _x(method: str, judged: Candidates) -> np.ndarray:
-    if method == "covariance":
+    if method in (ONE_LINE, "covariance"):
         return judged.push
     if method == "bias":
         return np.column_stack([judged.bias, np.full(len(judged.bias), NAN)])
@@ -308,7 +328,7 @@ def forecasts(
         of = by(response_fit, first_rewards, judge)
         estimates = of.response.forecast(start, judged.bias[arm], judged.exposure[arm])
         drift = of.response.drift * judged.exposure[arm] / of.response.exposure
-        simpler = {m: each.shifts(_x(m, judged)[[arm]])[0] for m, each in of.simpler.items()}
+        simpler = {m: _simply(m, each, judged, arm) for m, each in of.simpler.items()}
         for k, name in enumerate(start.names):
             sd, each = float(start.sd[k]), estimates[k]
             lines.append(
@@ -382,7 +402,7 @@ def scored(
         estimates_by_method[FORECAST].append(of.response.forecast(judged.start, bias, size))
         free = max(1, of.response.arms - 1)
         for method, each in of.simpler.items():
-            values = each.shifts(_x(method, judged)[[arm]])[0]
+            values = _simply(method, each, judged, arm)
             estimates_by_method[method].append(_with_spread(values, each.spread, free))
         sisters = (runs.arm == arm) & (np.arange(len(runs.arm)) != run)
         repeated = np.array([known_mean(column) for column in runs.shift[sisters].T])
@@ -410,6 +430,11 @@ def scored(
                 for method, rows in estimates_by_method.items()
             ]
     return lines
+
+
+def _simply(method: str, fit: Simple, judged: Candidates, arm: int) -> np.ndarray:
+    """Shifts of one candidate by one of `SIMPLER`, (K1,)."""
+    return fit.shifts(_x(method, judged)[[arm]], judged.exposure[[arm]])[0]
 
 
 def _with_spread(values: np.ndarray, spread: np.ndarray, free: int) -> list[Estimate]:

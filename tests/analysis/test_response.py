@@ -82,13 +82,30 @@ def test_to_first_order_behaviours_move_and_simple_forecasts_by_hand():
     candidates = judged(np.array([[0.1, 0.0], [0.2, 0.0], [0.0, 0.3]]))
     shifts = np.array([[0.2, 0.0, 0.1], [0.4, 0.0, -0.1], [0.0, 0.6, 0.3]])
     runs = Trained(("a", "b", "c"), np.arange(3), shifts)
-    all_runs, first = np.full(3, True), np.array([True, False, False])
-    assert simple("bias", candidates, runs, all_runs).factor == pytest.approx(2.0)
-    assert simple("covariance", candidates, runs, all_runs).factor == pytest.approx(2.0)
-    assert simple("drift", candidates, runs, all_runs).level == pytest.approx([0.2, 0.2, 0.1])
+    first = np.array([True, False, False])
+    assert simple("bias", candidates, runs, ALL).factor == pytest.approx(2.0)
+    assert simple("covariance", candidates, runs, ALL).factor == pytest.approx(2.0)
+    assert simple("drift", candidates, runs, ALL).level == pytest.approx([0.2, 0.2, 0.1])
     assert simple("no change", candidates, runs, first).level.tolist() == [0.0, 0.0, 0.0]
     against = Trained(runs.cells, runs.arm, -shifts)
-    assert simple("bias", candidates, against, all_runs).factor == 0.0
+    assert simple("bias", candidates, against, ALL).factor == 0.0
+
+
+def test_the_one_line_is_a_drift_and_one_factor_times_the_covariance_by_exposure():
+    candidates = replace(
+        judged(np.array([[0.1, 0.0], [0.2, 0.0], [0.0, 0.3]])), exposure=np.array([1.0, 2.0, 3.0])
+    )
+    of_mean_exposure = np.array([-0.1, 0.2, 0.4]) + 2.5 * candidates.push
+    shifts = np.array([[0.5], [1.0], [1.5]]) * of_mean_exposure
+    fit = simple("one line", candidates, Trained(("a", "b", "c"), np.arange(3), shifts), ALL)
+    assert fit.factor == pytest.approx(2.5) and fit.level == pytest.approx([-0.1, 0.2, 0.4])
+    assert fit.spread == pytest.approx(np.zeros(3), abs=1e-12)
+    assert fit.shifts(candidates.push, candidates.exposure) == pytest.approx(shifts)
+    lacking = np.column_stack([shifts[:, :2], np.full(3, NAN)])  # no rule could tell the truth
+    fit = simple("one line", candidates, Trained(("a", "b", "c"), np.arange(3), lacking), ALL)
+    assert fit.factor == pytest.approx(2.5) and np.isnan(fit.level[2])
+    opposed = Trained(("a", "b", "c"), np.arange(3), -shifts)
+    assert simple("one line", candidates, opposed, ALL).factor == 0.0
 
 
 def test_growth_is_the_exponential_s_and_no_count_falls_below_zero():
@@ -140,6 +157,7 @@ def judged(bias, push=None) -> Candidates:
     return Candidates(names, made, bias, push, np.full(len(bias), 0.02))
 
 
+ALL = np.full(3, True)
 STUDY = SimpleNamespace(study="planted", steps=1)
 NOTHING_PUSHED = Pushes("another", steps=1, groups=0, prompts=0, pushes=[], ranks=[])
 
@@ -171,6 +189,11 @@ def test_scores_of_a_study_forecast_from_itself_and_from_a_file(tmp_path):
     printed = text(Pushes("another", steps=1, groups=8, prompts=8, pushes=pushes, ranks=[]), units)
     assert "from 1 step(s), by the runs of planted" in printed
     assert "r2 of every method" in printed and "repetition" in printed
+    assert "is no better" not in printed
+    swapped = {"forecast": "one line", "one line": "forecast"}
+    worse = [replace(line, method=swapped.get(line.method, line.method)) for line in lines.values()]
+    said = text(NOTHING_PUSHED, InUnits("planted", shifts=forecasts, scores=worse))
+    assert "The forecast is no better than one line, whose mean r2 is 0." in said
     silent = replace(judged(np.array([bias[0], [NAN, NAN]])), arms=("judge-0", "silent"))
     shown = forecast_units.forecasts(read, other, silent)
     printed = text(NOTHING_PUSHED, InUnits("planted", shifts=shown))
