@@ -93,7 +93,7 @@ def panels(figure: Figure, label: str) -> list[Panel]:
         for text in part.texts:
             text.set(visible=False, in_layout=False)
     figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+    figure.set_layout_engine(None)  # with any other, matplotlib draws each panel twice
     if any(axes.get_label() == BAR for axes in shown) or not shown:
         return [_panel(figure, None, label, themed=False)]
     pictures = []
