@@ -15,18 +15,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scipy import stats
-from statsmodels.stats.multitest import multipletests
 
 from analysis.drift.pairs import Tail, paired_shifts
 from analysis.drift.possible import cut, cut_difference
 from analysis.records.frames import NAMELESS, rollouts_frame
 from analysis.records.runs import Records, Run, ends, shift, step_means, tenths
+from analysis.statistics.corrections import holm
 from analysis.statistics.estimate import FLAT, Estimate, group_sums, known_mean, ratio_se
 from analysis.statistics.intervals import (
     Paired,
     grouped_intervals,
     mean_interval,
     paired_difference,
+    seed_differences,
     variance_of,
 )
 from analysis.statistics.run_variance import RunVariance
@@ -230,8 +231,7 @@ def moved(shifts: pd.DataFrame) -> dict[str, float]:
         p_values[str(metric)] = float(p)
     if not p_values:
         return {}
-    corrected = multipletests(list(p_values.values()), method="holm")[1]
-    return dict(zip(p_values, corrected.tolist(), strict=True))
+    return dict(zip(p_values, holm(list(p_values.values())).tolist(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -327,15 +327,19 @@ def shift_table(
             row |= {
                 names.get(key, key): value for key, value in paired.row("diff", "pairs").items()
             }
-            lowest = paired_difference(part["worst_low"], other["worst_high"])
-            highest = paired_difference(part["worst_high"], other["worst_low"])
-            row |= {"diff_worst_low": lowest.value, "diff_worst_high": highest.value}
+            worst = (("low", "high"), ("high", "low"))
+            row |= {
+                f"diff_worst_{end}": known_mean(
+                    seed_differences(part[f"worst_{end}"], other[f"worst_{far}"]).to_numpy()
+                )
+                for end, far in worst
+            }
         rows.append(row)
     table = pd.DataFrame(rows, columns=[*_SHIFT_COLUMNS])
     table["p_holm"] = np.nan
     has_p = table["p_t"].notna() & ~table["metric"].isin(list(same))
     if has_p.any():
-        table.loc[has_p, "p_holm"] = multipletests(table.loc[has_p, "p_t"], method="holm")[1]
+        table.loc[has_p, "p_holm"] = holm(table.loc[has_p, "p_t"])
     return table
 
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from statsmodels.stats.multitest import multipletests
 
 from analysis.display import markup
 from analysis.display.figures import blank, palette, style
 from analysis.display.markup import DECIMALS, TEXTS, listed, render_text
+from analysis.statistics.corrections import holm
 from study.screen import plural
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def _clear(
     if rows.empty:
         return
     size = (rows["mean"] / rows["behaviour"].map(spread)).abs()
-    rows = rows.assign(size=size, p=multipletests(rows["p"], method="holm")[1])
+    rows = rows.assign(size=size, p=holm(rows["p"]))
     clear = rows[rows["p"] < CLEAR].sort_values("size", ascending=False)
     for arm, of_arm in clear.groupby("arm", sort=True):
         yield str(arm), of_arm

@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scipy import stats
-from statsmodels.stats.multitest import multipletests
 
 from analysis.external.pairwise import exact_p
 from analysis.statistics.bounded_mean import STILL, Rare
+from analysis.statistics.corrections import benjamini_hochberg, holm
 from analysis.statistics.estimate import NAN, Estimate, ratio, ratio_se
 from analysis.statistics.intervals import student
 from analysis.statistics.power import POWER, smallest_effect
@@ -240,9 +240,9 @@ def corrected(table: pd.DataFrame) -> pd.DataFrame:
     table = table.assign(p_holm=np.nan, p_bh=np.nan)
     is_tested = table["p"].notna() & (table["variant"] != PLACEBO)
     for _, places in table[is_tested].groupby("judge").groups.items():
-        table.loc[places, "p_holm"] = multipletests(table.loc[places, "p"], method="holm")[1]
+        table.loc[places, "p_holm"] = holm(table.loc[places, "p"])
     if is_tested.any():
-        table.loc[is_tested, "p_bh"] = multipletests(table.loc[is_tested, "p"], method="fdr_bh")[1]
+        table.loc[is_tested, "p_bh"] = benjamini_hochberg(table.loc[is_tested, "p"])
     return table
 
 

@@ -199,7 +199,7 @@ def names_error(arm: Sequence[Uncalibrated]) -> bool:
 
 def _clear(p_values: np.ndarray) -> np.ndarray:
     """Which are below `CLEAR` over the number of those that are known, which is Holm's first step
-    and decides whether anything is named. (statsmodels collects garbage at each correction.)"""
+    and decides whether anything is named."""
     return p_values * np.isfinite(p_values).sum() < CLEAR
 
 
