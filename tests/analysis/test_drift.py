@@ -158,10 +158,12 @@ def test_rollouts_that_both_runs_of_a_pair_share_add_no_sampling_error():
     assert variance(ours, others) == pytest.approx(apart)
 
 
-def test_null_studies_of_ten_arms_hardly_ever_report_a_difference():
-    """One of twelve studies in which no arm differs at most: two or more have a chance of 98 % with
-    each arm corrected by itself and intervals over runs alone, which alarm in 39 %."""
-    rng, alarms, studies = np.random.default_rng(2), 0, 12
+@pytest.mark.parametrize(("studies", "most"), [(7, 0), pytest.param(12, 1, marks=pytest.mark.long)])
+def test_null_studies_of_ten_arms_hardly_ever_report_a_difference(studies, most):
+    """None of seven studies in which no arm differs, and one of twelve at most: more have a chance
+    of 97 and 98 % with each arm corrected by itself and intervals over runs alone, which alarm in
+    39 %."""
+    rng, alarms = np.random.default_rng(2), 0
     arms = ["base", *(f"a{k}" for k in range(10))]
     for _ in range(studies):
         runs = [
@@ -169,7 +171,7 @@ def test_null_studies_of_ten_arms_hardly_ever_report_a_difference():
         ]
         table = drift.shift_table(drift.run_shifts(runs, drift.feature_values), "base")
         alarms += bool((table["p_holm"] < 0.05).any())
-    assert alarms <= 1
+    assert alarms <= most
     doses = [(arm, 3.0 if arm == "a0" else 0.0) for arm in arms]
     runs = [grouped(rng, arm, seed, [dose, 0.0], 40) for arm, dose in doses for seed in range(6)]
     table = drift.shift_table(drift.run_shifts(runs, drift.feature_values), "base")
@@ -291,6 +293,9 @@ def test_findings_carry_the_planted_numbers(evidence):
     assert all(isinstance(value, str) for row in rows.values() for value in row.values())
 
 
+ONE_RUN = {"judges": ["sim-fair"], "seeds": 1, "steps": 2}
+
+
 @pytest.mark.parametrize(
     "options, said",
     [
@@ -300,10 +305,10 @@ def test_findings_carry_the_planted_numbers(evidence):
         ({"truth": False, "seeds": 2}, "No rollout has a rule truth"),
         ({"scored": False, "seeds": 2}, "Every verdict of sim-fair is unscored"),
         ({"constant": 0.5, "seeds": 2}, "sim-fair gave every answer 0.5: a constant score"),
-        ({"state": "failed", "seeds": 1}, "No run is finished"),
+        ({"state": "failed", **ONE_RUN}, "No run is finished"),
         ({"steps": 0, "state": "new"}, "No rollout is on record"),
         (
-            {"judge_config": {"family": "SmolLM2", "size": "135M", "simulated": None}, "seeds": 1},
+            {"judge_config": {"family": "SmolLM2", "size": "135M", "simulated": None}, **ONE_RUN},
             "sim-fair is a very small model (SmolLM2 135M)",
         ),
     ],

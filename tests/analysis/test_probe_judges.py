@@ -51,18 +51,21 @@ def test_alpha_is_that_of_the_ratings_and_correlation_that_of_each_prompt():
     assert (row["low"], row["high"]) == pytest.approx((row["value"] - half, row["value"] + half))
 
 
-def test_the_interval_of_alpha_covers_over_prompts_whose_texts_are_alike():
+@pytest.mark.parametrize("studies", [30, pytest.param(60, marks=pytest.mark.long)])
+def test_the_interval_of_alpha_covers_over_prompts_whose_texts_are_alike(studies):
+    """Of 30 intervals that cover .6 too few hold the truth in 96 % of builds; of 60, of .7 in
+    99 %."""
     rng = np.random.default_rng(4)
     # variance 1 of texts, .49 + .25 of each judge's errors
     truth, held, naive = 1 / 1.74, 0, 0
-    for _ in range(60):
+    for _ in range(studies):
         said = drawn(rng, 20, 0.7)
         row = agreement(judged(said)).iloc[0]
         assert row["measure"] == ALPHA
         held += row["low"] <= truth <= row["high"]
         texts = krippendorff_alpha(np.stack([said["a"].ravel(), said["b"].ravel()], axis=1))
         naive += texts.low <= truth <= texts.high
-    low, high = stats.binom.interval(0.999, 60, 0.95)
+    low, high = stats.binom.interval(0.999, studies, 0.95)
     assert low <= held <= high
     assert naive < held, "texts of a prompt are not independent"
 
