@@ -45,14 +45,15 @@ TEXTS["verdicts"] = ("judge", "outcome", "reason", "text", "reasoning", "finish_
 
 
 def poison(study: Path) -> None:
-    """Put hostile texts wherever the records hold a text, and into the names of the arms."""
+    """Put hostile texts wherever the records hold a text, and into the names of the arms; each text
+    is in some answer of every step."""
     for number, path in enumerate(sorted(study.glob("*/config.yaml"))):
         with config_of(path.parent) as config:
             config["judge"]["name"] += PAYLOADS[number % len(PAYLOADS)]
         for kind, names in TEXTS.items():
             for part in (path.parent / kind).glob("*.parquet"):
                 rows = pq.read_table(part).to_pylist()
-                for place, row in enumerate(rows):
+                for place, row in enumerate(rows, start=len(rows) * number):
                     for shift, name in enumerate(names):
                         row[name] = PAYLOADS[(place + shift + row["step"]) % len(PAYLOADS)]
                     if kind == "rollouts":
@@ -75,7 +76,9 @@ def _write(rows, part):
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory) -> Path:
     """The page of a study in which every text is an attack."""
-    study = write_study(tmp_path_factory.mktemp("hostile") / "study", seeds=2, steps=2)
+    folder = tmp_path_factory.mktemp("hostile") / "study"
+    # 48 answers, four in each step of six arms, and so few rows of the list to be looked at
+    study = write_study(folder, seeds=2, steps=2, groups=2, members=2)
     poison(study)
     return write_page(study).path
 
@@ -111,15 +114,15 @@ def assert_untouched(page: Page) -> None:
     once = {"title": 1, "style": 1, "h1": 1, "form": 1, "script": 2, "input": 3, "meta": 4}
     assert {name: counted[name] for name in once} == once
     assert page.ask("Object.keys(Object.prototype).length") == 0
-    assert {url.partition(":")[0] for url in page.asked_for} == {"file"}
-    assert len(page.asked_for) == 1
+    (url,) = page.asked_for
+    assert url.startswith("file:")
     assert page.errors == []
 
 
 def test_every_answer_is_shown_as_text_in_every_view(attacked):
     """Walks over many answers in all three views, each of them with other attacks."""
     seen = set()
-    for _ in range(2 * len(PAYLOADS)):
+    for _ in range(len(PAYLOADS)):
         attacked.press("j")
         for key in ("2", "3", "1"):
             attacked.press(key)
@@ -128,9 +131,15 @@ def test_every_answer_is_shown_as_text_in_every_view(attacked):
     assert set(PAYLOADS) <= seen
 
 
+@pytest.mark.parametrize(
+    "payloads",
+    # an image and a drawing run what they bear wherever they become elements
+    [PAYLOADS[3:5], pytest.param(PAYLOADS[:6], marks=pytest.mark.long)],
+    ids=["two", "six"],
+)
 @pytest.mark.parametrize("name", ["text", "arm", "answer", "domain", "view", "sort", "from"])
-def test_a_hostile_address_is_text_as_well(browser, hostile, name):
-    for payload in PAYLOADS[:6]:
+def test_a_hostile_address_is_text_as_well(browser, hostile, name, payloads):
+    for payload in payloads:
         page = browser.open(f"{hostile.as_uri()}#{name}={quote(payload)}")
         assert page.ask("typeof window.hacked") == "undefined"
         assert set(page.ask(COUNTED)) <= ALLOWED
@@ -305,16 +314,17 @@ def test_an_address_leads_to_its_answer_and_an_unknown_one_says_so(page, browser
     assert "elsewhere/1 is not in this page" in shown(lost, "#detail")[0]
 
 
-@pytest.mark.parametrize("width", [1440, 1024, 390])
-def test_nothing_is_wider_than_the_screen(browser, plain, hostile, width):
-    for path in (plain, hostile):
-        page = browser.open(path, width=width)
-        for view in ("", "j", "2", "3"):
-            if view:
-                page.press(view)
+@pytest.mark.parametrize("study", ["plain", "hostile"])
+def test_nothing_is_wider_than_the_screen(browser, study, request):
+    page = browser.open(request.getfixturevalue(study))
+    for view in ("", "j", "2", "3"):
+        if view:
+            page.press(view)
+        for width in (1440, 1024, 390):
+            page.resize(width)
             wide = page.ask("document.documentElement.scrollWidth")
-            assert wide <= width, f"{path.name} in view {view} is {wide} wide"
-        page.close()
+            assert wide <= width, f"view {view} is {wide} wide"
+    page.close()
 
 
 def test_on_a_phone_the_list_gives_way_to_the_answer_and_comes_back(browser, plain):
