@@ -20,17 +20,19 @@ from analysis.statistics.prediction import Prediction
 from tests.analysis.conftest import arms_of_presets, config_of, write_study
 
 
-def two_studies(folder):
+def two_studies(folder, steps=(6, 9), seeds=(3, 2)):
     """Two studies; the second has another judge, longer runs, fewer seeds and another setting."""
-    write_study(folder / "a", judges=("sim-fair", "sim-verbose"))
-    options = {"seeds": 2, "steps": 9, "judge_config": {"on_failure": "zero"}}
-    write_study(folder / "b", judges=("sim-verbose", "sim-flaky"), **options)
+    judges = ("sim-fair", "sim-verbose"), ("sim-verbose", "sim-flaky")
+    settings = None, {"on_failure": "zero"}
+    for name, *given in zip("ab", judges, seeds, settings, strict=True):
+        write_study(folder / name, *given, steps=steps["ab".index(name)])
     return folder
 
 
 @pytest.fixture
 def pair(tmp_path):
-    return two_studies(tmp_path)
+    """Two such studies of few records."""
+    return two_studies(tmp_path, steps=(2, 3), seeds=(2, 1))
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +138,7 @@ def test_a_forecast_without_an_interval_is_not_called_wrong(lost):
 
 def test_the_same_study_twice_differs_in_nothing(tmp_path, capsys):
     for name in ("a", "b"):
-        write_study(tmp_path / name, seeds=2)
+        write_study(tmp_path / name, seeds=2, steps=2)
     assert main(words(tmp_path, "forecast=false")) == 0
     result = told(tmp_path)
     assert result["config"] == [] and "No key of the config differs" in capsys.readouterr().out

@@ -197,10 +197,18 @@ def dosed_copy(study, small_study, betas=(0.0,) * 4):
     return study
 
 
-def test_first_order_is_the_limit_under_a_penalty_and_the_push_without(small_study, tmp_path):
+@pytest.fixture(scope="module")
+def doses(small_study, tmp_path_factory):
+    """The records of four doses whose runs follow their rewards. Not to be changed."""
+    records = read_study(dosed_copy(tmp_path_factory.mktemp("runs") / "doses", small_study))
+    return dataclasses.replace(records, runs=following(records.runs, 3.0))
+
+
+def test_first_order_is_the_limit_under_a_penalty_and_the_push_without(
+    doses, small_study, tmp_path
+):
     """Against Cov(A, z) / beta written out, and against the step size that was planted."""
-    runs = following(read_runs(dosed_copy(tmp_path / "free", small_study))[0], 3.0)
-    for one in response(runs, "length").runs.to_dict("records"):
+    for one in response(doses.runs, "length").runs.to_dict("records"):
         assert one["first_order"] == pytest.approx(one["shift"]) and one["unpredicted"] == ""
     betas = (0.5, 0.5, 0.25, 0.25)
     held, _ = study(dosed_copy(tmp_path / "held", small_study, betas), "length")
@@ -218,9 +226,8 @@ def test_first_order_is_the_limit_under_a_penalty_and_the_push_without(small_stu
     assert [one.beta for one in held.theory] == [0.25, 0.5]
 
 
-def test_the_figure_names_the_theory_or_says_why_there_is_none(small_study, tmp_path):
-    runs = following(read_runs(dosed_copy(tmp_path / "free", small_study))[0], 3.0)
-    free = dose_response(response(runs, "length"))
+def test_the_figure_names_the_theory_or_says_why_there_is_none(doses, small_study, tmp_path):
+    free = dose_response(response(doses.runs, "length"))
     assert "first order" in {text.get_text() for text in free.legends[0].get_texts()}
     found, _ = study(dosed_copy(tmp_path / "mixed", small_study, (0.0, 0.0, 0.5, 0.5)), "length")
     mixed = dose_response(found)
@@ -231,9 +238,8 @@ def test_the_figure_names_the_theory_or_says_why_there_is_none(small_study, tmp_
     plt.close("all")
 
 
-def test_a_theory_far_off_is_cut_and_the_runs_stay_in_view(small_study, tmp_path):
-    runs = following(read_runs(dosed_copy(tmp_path / "free", small_study))[0], 3.0)
-    found = response(runs, "length")
+def test_a_theory_far_off_is_cut_and_the_runs_stay_in_view(doses):
+    found = response(doses.runs, "length")
     far = [
         dataclasses.replace(one, points=[(dose, 1e6 * dose) for dose, _ in one.points])
         for one in found.theory
@@ -259,9 +265,8 @@ def test_a_study_of_doses_is_read(small_study, tmp_path, answered):
     plt.close("all")
 
 
-def test_a_dose_study_has_its_section_and_others_have_none(small_study, tmp_path):
-    records = read_study(dosed_copy(tmp_path / "doses", small_study))
-    evidence = of_records(dataclasses.replace(records, runs=following(records.runs, 3.0)))
+def test_a_dose_study_has_its_section_and_others_have_none(doses, small_study):
+    evidence = of_records(doses)
     before = plt.get_fignums()
     text = "".join(sections.doses(evidence))
     assert "How much behaviour does a dose buy?" in text and text.count("<figure>") == 1

@@ -116,9 +116,8 @@ def test_step_means_leave_out_what_is_missing_and_processes_keep_the_order():
 
 
 SCRIPT = """
-import sys, time
+import time
 from pathlib import Path
-from analysis.records.runs import on_each_core
 
 def wait(place):
     Path(place).touch()
@@ -126,6 +125,7 @@ def wait(place):
         time.sleep(600)
 
 """
+IMPORT = "from analysis.records.runs import on_each_core\n"
 several = pytest.mark.skipif(
     len(os.sched_getaffinity(0)) < 2, reason="one core: all is done in one process"
 )
@@ -140,9 +140,17 @@ def started(script: Path) -> subprocess.Popen[str]:
 
 
 @several
+def test_workers_that_end_too_early_are_told_with_what_to_do():
+    with pytest.raises(UserError, match=r"A worker process ended .* under `if __name__ == "):
+        on_each_core(os._exit, [1, 1], size=1, large=0)
+    assert on_each_core(abs, [-1, 2], size=1, large=0) == [1, 2], "others take their place"
+
+
+@several
+@pytest.mark.long
 def test_a_script_without_a_main_guard_is_told_to_have_one(tmp_path):
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT + "on_each_core(abs, [1, 2], 1, 0)\n")
+    script.write_text(SCRIPT + IMPORT + "on_each_core(abs, [1, 2], 1, 0)\n")
     _, said = started(script).communicate(timeout=GENEROUS_S)
     assert "UserError: A worker process ended" in said
     assert 'under `if __name__ == "__main__":`' in said
@@ -150,10 +158,10 @@ def test_a_script_without_a_main_guard_is_told_to_have_one(tmp_path):
 
 @several
 def test_ctrl_c_is_said_once_and_ends_every_process(tmp_path):
-    """One of them works, and one waits for work."""
+    """One of them works, and one waits for work; neither imports what the first one does."""
     script, places = tmp_path / "script.py", [tmp_path / "long", tmp_path / "short"]
     names = [str(place) for place in places]
-    guarded = f"if __name__ == '__main__':\n    on_each_core(wait, {names}, 1, 0)\n"
+    guarded = f"if __name__ == '__main__':\n    {IMPORT}    on_each_core(wait, {names}, 1, 0)\n"
     script.write_text(SCRIPT + guarded)
     child = started(script)
     wait_for(lambda: child.poll() is not None or all(place.exists() for place in places))

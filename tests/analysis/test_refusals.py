@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from study.declared import module_of
+from tests.analysis.conftest import write_study
 from tests.conftest import ROOT
 
 OF_ONE_STUDY = (
@@ -86,6 +87,13 @@ OWN = {
         "study=planted": "no recorded rollout of programs",
     },
 }
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory) -> Path:
+    """One run of one step, which several commands read before they refuse. Not to be changed."""
+    folder = tmp_path_factory.mktemp("runs") / "planted"
+    return write_study(folder, judges=["sim-fair"], seeds=1, steps=1)
 
 
 def paragraph(command: str, words: str, planted: Path, capsys, monkeypatch) -> str:

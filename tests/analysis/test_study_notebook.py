@@ -31,8 +31,9 @@ def texts(path: Path) -> str:
 
 @pytest.fixture(scope="module")
 def notebook(tmp_path_factory) -> Path:
-    """The notebook of the planted study. Not to be changed."""
-    return write_notebook(write_study(tmp_path_factory.mktemp("runs") / "planted"))
+    """The notebook of two judges x two seeds. Not to be changed."""
+    folder = tmp_path_factory.mktemp("runs") / "planted"
+    return write_notebook(write_study(folder, judges=["sim-fair", "sim-verbose"], seeds=2))
 
 
 def test_every_question_is_asked_in_words_and_answered_by_short_cells(notebook):
@@ -48,11 +49,11 @@ def test_every_question_is_asked_in_words_and_answered_by_short_cells(notebook):
     outputs = [output for cell in code for output in cell["outputs"]]
     assert sum("image/png" in output.get("data", {}) for output in outputs) == 1
     said = texts(notebook)
-    assert "9 finished runs of 9" in said and "sim-verbose" in said
+    assert "4 finished runs of 4" in said and "sim-verbose" in said
 
 
 def test_a_notebook_that_was_changed_is_never_written_again(make_study):
-    study = make_study(seeds=1)
+    study = make_study(judges=["sim-fair"], seeds=1, steps=2)
     path = write_notebook(study)
     before = path.read_bytes()
     content = json.loads(before)
@@ -76,7 +77,7 @@ def test_a_notebook_that_was_changed_is_never_written_again(make_study):
     "options", [{"steps": 0, "state": "new"}, {"truth": False}, {"scored": False}, {"judges": []}]
 )
 def test_a_thin_study_has_a_notebook(make_study, options):
-    study = make_study(**{"seeds": 1, "judges": ["sim-fair", "sim-verbose"]} | options)
+    study = make_study(**{"seeds": 1, "steps": 2, "judges": ["sim-fair", "sim-verbose"]} | options)
     assert "finished runs of" in texts(write_notebook(study))
 
 
@@ -108,6 +109,15 @@ def test_papermill_runs_a_notebook_on_another_study(notebook, make_study, paperm
     assert "1 finished runs of 1" in said and "sim-verbose" not in said
 
 
+def test_the_notebook_of_the_report_shows_every_section(make_study):
+    study = make_study(seeds=1, judges=["sim-verbose"], steps=2)
+    named = {"study": study.name, "runs_dir": str(study.parent)}
+    made = executed(ROOT / "notebooks" / "bias_report.py", named)
+    outputs = [output for cell in made.cells for output in cell.get("outputs", [])]
+    assert len(outputs) == len(SECTIONS) and "sim-verbose" in nbformat.writes(made)
+
+
+@pytest.mark.long
 def test_papermill_runs_the_report(make_study, papermill, tmp_path):
     study = make_study(seeds=1, judges=["sim-verbose"], steps=2)
     report, copy = tmp_path / "bias_report.ipynb", tmp_path / "copy.ipynb"

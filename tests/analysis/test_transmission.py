@@ -1,7 +1,6 @@
 """The ledger against hand-made groups, statsmodels and a study written by the recorder's rules."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -229,22 +228,23 @@ def test_what_is_unknown_stays_unknown(rng: np.random.Generator) -> None:
         assert np.isnan(unscored[key]), key
 
 
-def test_ledger_of_a_recorded_study(planted: Path, printed) -> None:
-    frame = ledger(planted)
-    assert len(frame) == 3 * 3 * 6
+def test_ledger_of_a_recorded_study(make_study, printed) -> None:
+    study = make_study(judges=["sim-flaky", "sim-verbose"], steps=2)
+    frame = ledger(study)
+    assert len(frame) == 2 * 3 * 2
     flaky = frame[frame["arm"] == "sim-flaky"]
     assert (flaky["unscored"] == 0.25).all()
     assert (frame["dead"] == 1).all()  # every group of this study has equal rewards
     # sim-flaky fails on one member of four: written as 0 its group comes to life.
     assert (flaky["zero/cov/length"] == 0).all() and flaky["drop_group/cov/length"].isna().all()
-    runs, problems = read_runs(planted)
-    assert problems == [] and runs[0].reward.shape == (24, 4)
+    runs, problems = read_runs(study)
+    assert problems == [] and runs[0].reward.shape == (8, 4)
     table = judge_table(runs, frame).set_index(["arm", "metric"])
     assert table.loc[("sim-flaky", "unscored"), "mean"] == 0.25
     assert table.loc[("sim-flaky", "unscored"), "n"] == 3
-    assert "sim-verbose: 3 runs" in printed(main, planted)
+    assert "sim-verbose: 3 runs" in printed(main, study)
 
 
 @pytest.mark.parametrize("options", [*THIN, {"groups": 1, "members": 1}])
 def test_poor_studies_are_printed_all_the_same(make_study, options: dict, printed) -> None:
-    assert "nan" not in printed(main, make_study(**options))
+    assert "nan" not in printed(main, make_study(**{"steps": 2} | options))
