@@ -1,6 +1,5 @@
 """Rewards under other failure policies, by hand and against what the trainer composes."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -125,9 +124,9 @@ def test_a_reward_that_is_not_ours_is_not_made_up(tmp_path: Path) -> None:
     assert np.isnan(made["zero"]).all() and "elsewhere" in why and "on_failure" in why
 
 
-def test_a_study_with_failures_has_every_policy_on_record(planted: Path) -> None:
+def test_a_study_with_failures_has_every_policy_on_record(make_study) -> None:
     """sim-flaky fails on every fourth member, and its reward is its score."""
-    runs, problems = read_runs(planted)
+    runs, problems = read_runs(make_study(seeds=1, steps=2))
     assert problems == []
     for run in runs:
         expected = np.nan_to_num(run.reward) if run.arm == "sim-flaky" else run.reward
@@ -137,10 +136,9 @@ def test_a_study_with_failures_has_every_policy_on_record(planted: Path) -> None
         assert np.isnan(run.under["drop_group"]).all() == (run.arm == "sim-flaky")
 
 
-def test_scores_that_a_correction_took_away_are_missing(planted: Path, tmp_path: Path) -> None:
+def test_scores_that_a_correction_took_away_are_missing(make_study) -> None:
     """As of a panel whose other judge never answers: no reward, whatever this one said."""
-    study = tmp_path / "corrected"
-    shutil.copytree(planted, study)
+    study = make_study(seeds=1, steps=2)
     (folder,) = study.glob("sim-verbose-s0-*")
     for part in CellFolder(folder).parts("rollouts"):
         rows = read_part(part).to_pylist()
