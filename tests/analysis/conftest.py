@@ -24,6 +24,7 @@ import pytest
 import statsmodels.api as sm
 import yaml
 
+from analysis.display import svg
 from analysis.propagation.estimate import paths, pushed
 from analysis.records.runs import Run, read_study, shift
 from analysis.report.evidence import Evidence, gather, of_records
@@ -308,6 +309,18 @@ def evidence_of(study: Path, change: Callable[[Sequence[Run]], Sequence[Run]]) -
     records = read_study(study)
     changed = dataclasses.replace(records, runs=list(change(records.runs)))
     return of_records(changed, list(records.table["cell"]))
+
+
+def changed(before: Evidence, change: Callable[[Sequence[Run]], Sequence[Run]]) -> Evidence:
+    """The evidence of a study that was gathered, with its runs changed, resting on all of them."""
+    records = dataclasses.replace(before.records, runs=list(change(before.records.runs)))
+    return of_records(records, list(records.table["cell"]))
+
+
+@pytest.fixture
+def unrendered(monkeypatch) -> None:
+    """Figures are made and not rendered: for the words of a section, which take little time."""
+    monkeypatch.setattr(svg, "panels", lambda figure, label: [])
 
 
 def following(runs: Sequence[Run], factor: float) -> list[Run]:

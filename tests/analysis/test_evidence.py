@@ -18,21 +18,21 @@ from analysis.report.words import findings, limits
 from analysis.statistics.estimate import Estimate
 from analysis.statistics.prediction import Scores
 from study.features import FEATURES
-from tests.analysis.conftest import evidence_of, made_run, write_kl
+from tests.analysis.conftest import changed, made_run, write_kl
 
 
-def test_it_holds_the_runs_asked_for_and_no_other(small_study, real_evidence):
+def test_it_holds_the_runs_asked_for_and_no_other(real_evidence):
     trained = [("sim-fair", 3), ("sim-fair", 4), ("sim-flaky", 3), ("sim-flaky", 4)]
     assert [(run.arm, run.seed) for run in real_evidence.runs] == trained
     cell = real_evidence.runs[0].cell
-    one = of_records(read_study(small_study), [cell])
+    one = of_records(real_evidence.records, [cell])
     assert set(one.ledger["cell"]) == {line.cell for line in one.onsets} == {cell}
     assert "1 runs of two steps or more" in " ".join(limits(one))
 
 
-def test_without_shadows_the_command_is_said(small_study):
+def test_without_shadows_the_command_is_said(real_evidence):
     without = partial(dataclasses.replace, shadows={})
-    bare = evidence_of(small_study, partial(map, without))
+    bare = changed(real_evidence, partial(map, without))
     assert "type shadow=[NAME,NAME]" in " ".join(limits(bare))
     assert not any("gained" in line for line in findings(bare))
 

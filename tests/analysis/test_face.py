@@ -6,13 +6,26 @@ import pytest
 
 import analysis
 from analysis import read_study
-from analysis.report.evidence import of_records
+from analysis.report.evidence import Evidence, of_records
 from analysis.statistics.estimate import Estimate, columns
+from analysis.study import Study
 from study.errors import UserError
 from tests.conftest import ROOT, run_alone
 
 
-def test_the_page_answers_its_question(planted: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+@pytest.fixture(scope="module")
+def study(planted: Path) -> Study:
+    return read_study(planted)
+
+
+@pytest.fixture(scope="module")
+def evidence(study: Study) -> Evidence:
+    return of_records(study)
+
+
+def test_the_page_answers_its_question(
+    planted: Path, evidence: Evidence, tmp_path: Path, monkeypatch, capsys
+) -> None:
     """Seeds 0, 1 and 2 of sim-verbose add 8, 9 and 10 words a step for five steps: 40, 45 and 50.
 
     One answer of the 16 of the last step has a script of 15 words besides: 15 / 16 more. The mean
@@ -26,15 +39,14 @@ def test_the_page_answers_its_question(planted: Path, tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     exec(code, {})
     said = capsys.readouterr().out
-    table = of_records(read_study(planted)).feature_shifts
+    table = evidence.feature_shifts
     row = table[(table["arm"] == "sim-verbose") & (table["metric"] == "length")].iloc[0]
     assert row["shift"] == pytest.approx(45.9375) and 33.52 < row["low"] < row["high"] < 58.36
     number = f"+45.94 [{row['low']:+.4g}, {row['high']:+.4g}] over 3 runs"
     assert said == f"words, on rollouts, first and last tenth of the steps: {number}\n"
 
 
-def test_what_a_study_does_not_have_is_said(planted: Path) -> None:
-    study = read_study(planted)
+def test_what_a_study_does_not_have_is_said(study: Study) -> None:
     with pytest.raises(UserError, match="Legal are judge_score, truth, reward, gap, length"):
         study.shift("lenght", judge="sim-fair")
     with pytest.raises(UserError, match="It has sim-fair, sim-flaky, sim-verbose"):
@@ -43,9 +55,7 @@ def test_what_a_study_does_not_have_is_said(planted: Path) -> None:
         study.shift("length", judge="sim-fair", on="held_out")
 
 
-def test_a_difference_is_the_one_of_the_report(planted: Path) -> None:
-    study = read_study(planted)
-    evidence = of_records(study)
+def test_a_difference_is_the_one_of_the_report(study: Study, evidence: Evidence) -> None:
     assert study.effects().where == evidence.effects.where
     for table in (evidence.score_shifts, evidence.feature_shifts):
         for row in table[table["diff"].notna()].to_dict("records"):

@@ -135,7 +135,7 @@ def test_without_truth_what_the_judge_pays_is_measured():
 
 def natural_study(folder: Path, **kinds: dict[str, object]) -> Path:
     """A written study whose judges are real ones of these families, sizes and prompts."""
-    write_study(folder, judges=tuple(kinds), seeds=2)
+    write_study(folder, judges=tuple(kinds), seeds=2, steps=2)
     for path in folder.glob("*/config.yaml"):
         with config_of(path.parent) as config:
             config["judge"] |= {"simulated": None, **kinds[config["judge"]["name"]]}
@@ -145,6 +145,7 @@ def natural_study(folder: Path, **kinds: dict[str, object]) -> Path:
 KINDS = {"one": {"family": "qwen3", "size": "8B"}, "two": {"family": "gpt-oss", "size": "20B"}}
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_the_report_has_the_section_where_judges_differ_and_only_there(tmp_path, evidence):
     shown = families(gather(natural_study(tmp_path / "families", **KINDS)))
     text = " ".join(Page("".join(shown)).text.split())
@@ -157,6 +158,7 @@ def test_the_report_has_the_section_where_judges_differ_and_only_there(tmp_path,
     assert families(evidence) == []
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_kept_probe_of_the_same_judge_stands_beside(tmp_path):
     """The probe of a judge that pays for words says so, per word, and is found by judge_id."""
     words = ["judge=sim-verbose", "n=24", "repeats=0", "variants=yverbose,hedged"]

@@ -107,6 +107,7 @@ def test_an_arm_has_its_own_marker_where_points_are_runs(evidence):
     assert legend_texts(drawn_path) == evidence.arms
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_curves_are_made_once_for_all_sections(evidence, monkeypatch):
     made = []
     count = drift.learning_curves

@@ -15,7 +15,7 @@ from analysis.frozen.__main__ import main
 from analysis.frozen.estimate import frozen_shifts, has_frozen, held_out_table
 from analysis.records.frames import rollouts_frame
 from analysis.records.runs import Run, read_runs
-from analysis.report.evidence import Evidence, gather
+from analysis.report.evidence import Evidence, gather, of_records
 from analysis.report.sections import behaviours, frontier, method
 from analysis.report.words import findings
 from analysis.study import read_study
@@ -200,7 +200,8 @@ def test_the_command_line(evaluated: Path, tmp_path: Path, answered, printed) ->
     assert "trainer.eval_samples=3" in printed(main, bare)
 
 
-def test_the_report_rests_on_it_and_says_so(evaluated: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("unrendered")
+def test_the_report_rests_on_it_and_says_so(evaluated: Path) -> None:
     evidence = gather(evaluated)
     assert evidence.effects.where == "on 6 held-out rows, before and after"
     by_table = evidence.feature_shifts.set_index(["arm", "metric"])["shift"]
@@ -219,9 +220,9 @@ def test_the_report_rests_on_it_and_says_so(evaluated: Path, tmp_path: Path) -> 
     still = dataclasses.replace(evidence, held_out=evidence.held_out.iloc[:0])  # nothing moved
     assert findings(still) == said and "held-out - training" not in "".join(behaviours(still))
 
-    part = shutil.copytree(evaluated, tmp_path / "runs" / "part")
-    shutil.rmtree(next(part.glob("sim-fair-s0-*")) / EVALUATIONS)
-    evidence = gather(part)
+    first, *others = evidence.records.runs
+    part = [dataclasses.replace(first, frozen=None), *others]
+    evidence = of_records(dataclasses.replace(evidence.records, runs=part))
     assert evidence.effects.on == "rollouts" and evidence.held_out.empty
     assert any("the rollouts of training: 1 of 4 runs" in s for s in findings(evidence))
     assert set(evidence.score_shifts["metric"]) == {"judge_score", "truth", "reward", "gap"}

@@ -186,6 +186,7 @@ def test_right_answers_are_counted_in_a_hundred_where_truth_is_yes_or_no(two, ev
     assert [in_hundred(x) for x in (-0.152, 0.0954, 0.0943, 0.004)] == ["15", "10", "9.4", "0.4"]
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_study_of_few_steps_or_one_run_is_called_a_smoke_test(gathered, evidence):
     assert "smoke test (6 steps)" in smoke_test(evidence)
     long = [replace(run, config={"trainer.steps": 8}) for run in evidence.runs]

@@ -340,6 +340,7 @@ def test_the_report_has_a_section(mixed: Evidence) -> None:
     assert plt.get_fignums() == before
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_one_arm_without_evaluations_still_has_its_shares(tmp_path: Path) -> None:
     study = write_mixed(tmp_path / "runs" / "one", seeds=1, arms=("strict",))
     for metrics in study.glob("*/metrics.jsonl"):
@@ -349,6 +350,7 @@ def test_one_arm_without_evaluations_still_has_its_shares(tmp_path: Path) -> Non
     assert "No change of held-out accuracy is predicted" in "".join(sections.mixture(gather(study)))
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_domain_may_bear_any_name(runs: list[Run], mixed: Evidence) -> None:
     hostile = "<b>\x1b[31m$x"
     renamed = {"qa": "all", "code": hostile, "math": "math"}

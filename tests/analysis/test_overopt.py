@@ -124,8 +124,8 @@ def test_too_little_is_refused_in_words() -> None:
     assert "steps of one group" in single.note
 
 
-def test_without_a_recorded_kl_there_is_no_d(planted: Path) -> None:
-    runs, _ = read_runs(planted)
+def test_without_a_recorded_kl_there_is_no_d(make_study) -> None:
+    runs, _ = read_runs(make_study(judges=("sim-fair",), seeds=1, steps=1))
     found = kl_path(runs[0])
     assert len(found.kl) == 0 and "no KL was recorded" in found.source
 

@@ -21,12 +21,11 @@ from analysis.display.markup import write_page
 from analysis.ledger.display import ledger_table, stacked
 from analysis.onset import display as onset_display
 from analysis.propagation.calibration import AGAINST
-from analysis.records.runs import read_study
 from analysis.report import figures, sections
 from analysis.report.evidence import of_records
 from analysis.report.sections import write_report
 from analysis.report.words import findings
-from tests.analysis.conftest import evidence_of, following
+from tests.analysis.conftest import changed, following
 from tests.conftest import Page
 
 VERBOSE_GAP = "sim-verbose", "gap"
@@ -75,21 +74,24 @@ def test_no_table_is_wider_than_seven_columns_where_nothing_is_unfolded(report):
     assert float(row["diff"]) == pytest.approx(0.45) and row["pairs"] == "3"
 
 
-@pytest.mark.parametrize("width", [1440, 1024, 390])
-def test_nothing_that_is_shown_is_wider_than_the_page(report, browser, width):
-    page = browser.open(report, width=width)
-    height = page.ask("document.documentElement.scrollHeight")
-    assert height <= (9 * 900 if width == 1440 else 16 * 844), "with all folded"
+def test_nothing_that_is_shown_is_wider_than_the_page(report, browser):
+    page = browser.open(report)
+    for width, most in ((1440, 9 * 900), (1024, 16 * 844), (390, 16 * 844)):
+        page.resize(width)
+        assert page.ask("document.documentElement.scrollHeight") <= most, "with all folded"
     page.ask("for (const each of document.querySelectorAll('.question')) each.open = true")
-    assert page.ask("document.documentElement.scrollWidth") <= width
-    tables = page.ask("""[...document.querySelectorAll(".wide")]
-        .filter(each => !each.closest("details:not([open])"))
-        .map(each => each.scrollWidth - each.clientWidth)""")
-    assert len(tables) > 4 and max(tables) <= 1
-    shown = page.ask("""document.querySelector("#table-scores td:nth-child(5)").offsetParent != null
-        && document.querySelector("#table-scores td:nth-child(7)").getBoundingClientRect().right
-           <= document.documentElement.clientWidth""")
-    assert shown, "the p of a difference is seen without scrolling"
+    for width in (1440, 1024, 390):
+        page.resize(width)
+        assert page.ask("document.documentElement.scrollWidth") <= width
+        tables = page.ask("""[...document.querySelectorAll(".wide")]
+            .filter(each => !each.closest("details:not([open])"))
+            .map(each => each.scrollWidth - each.clientWidth)""")
+        assert len(tables) > 4 and max(tables) <= 1
+        shown = page.ask("""document.querySelector("#table-scores td:nth-child(5)").offsetParent
+            != null
+            && document.querySelector("#table-scores td:nth-child(7)").getBoundingClientRect().right
+               <= document.documentElement.clientWidth""")
+        assert shown, "the p of a difference is seen without scrolling"
     assert page.errors == [] and len(page.asked_for) == 1
 
 
@@ -201,14 +203,14 @@ LATER = (
 )  # fmt: skip
 
 
-def changed(small_study, **values):
-    """The evidence of the small study with these arrays filled with one number in every run."""
+def filled_with(evidence, **values):
+    """The evidence with these arrays filled with one number in every run."""
 
     def filled(run):
         arrays = {name: np.full_like(run.reward, value) for name, value in values.items()}
         return dataclasses.replace(run, **arrays)
 
-    return evidence_of(small_study, partial(map, filled))
+    return changed(evidence, partial(map, filled))
 
 
 def test_every_section_is_there_in_order_and_no_figure_stays_open(real_evidence):
@@ -255,36 +257,36 @@ def test_the_ledger_has_an_interval_and_the_runs_in_every_cell():
     assert row["a (3 runs)"] == "0.5 [0.25, 0.75]" and row["b (1 run)"] == "0.1"
 
 
-def test_too_little_variance_or_too_few_runs_are_said(small_study, real_evidence):
-    flat = changed(small_study, reward=0.5)
+def test_too_little_variance_or_too_few_runs_are_said(real_evidence):
+    flat = filled_with(real_evidence, reward=0.5)
     assert "No step has rewards that differ" in "".join(sections.ledger(flat))
-    few = of_records(read_study(small_study), [run.cell for run in real_evidence.runs[:2]])
+    few = of_records(real_evidence.records, [run.cell for run in real_evidence.runs[:2]])
     assert "2 runs of two steps or more" in "".join(sections.predictions(few))
 
 
-def test_without_shadows_or_truths_the_sections_say_so(real_evidence, small_study):
+def test_without_shadows_or_truths_the_sections_say_so(real_evidence, unrendered):
     bare = [dataclasses.replace(run, shadows={}) for run in real_evidence.runs]
     text = "".join(sections.judges(dataclasses.replace(real_evidence, runs=bare)))
     assert "Type shadow=[NAME,NAME]" in text
-    blind = changed(small_study, truth=np.nan)
+    blind = filled_with(real_evidence, truth=np.nan)
     text = "".join(sections.onsets(blind))
     assert "none seen" not in text and ">\N{EN DASH}</td>" in text
     assert "No rule knows the truth" in "".join(sections.frontier(blind))
 
 
-def test_an_unscored_study_has_a_sentence_for_a_frontier(small_study):
-    unscored = changed(small_study, judge=np.nan, reward=np.nan)
+def test_an_unscored_study_has_a_sentence_for_a_frontier(real_evidence):
+    unscored = filled_with(real_evidence, judge=np.nan, reward=np.nan)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert onset_display.frontier(unscored.runs) is None
         assert "there is no path" in "".join(sections.frontier(unscored))
 
 
-def test_runs_that_moved_against_their_rewards_are_said_in_one_sentence(small_study):
+def test_runs_that_moved_against_their_rewards_are_said_in_one_sentence(real_evidence, unrendered):
     """First order is what was learned, with too few arms to say that it explains it; against it,
     nothing is predicted or explained."""
-    with_it = evidence_of(small_study, partial(following, factor=1e4))
-    against = evidence_of(small_study, partial(following, factor=-1e4))
+    with_it = changed(real_evidence, partial(following, factor=1e4))
+    against = changed(real_evidence, partial(following, factor=-1e4))
     assert "What was rewarded is consistent" in " ".join(findings(with_it))
     text = "".join(sections.predictions(with_it))
     assert "placebo r2: permuted advantages" in text and "moved against" not in text
@@ -300,8 +302,8 @@ def test_runs_that_moved_against_their_rewards_are_said_in_one_sentence(small_st
     assert text.count("1 of 4 runs are not predicted") == 1 and "Not predicted:" not in text
 
 
-def test_a_run_that_is_not_predicted_is_named(small_study):
-    evidence = evidence_of(small_study, partial(following, factor=3.0))
+def test_a_run_that_is_not_predicted_is_named(real_evidence, unrendered):
+    evidence = changed(real_evidence, partial(following, factor=3.0))
     lost, *_ = cells = [run.cell for run in evidence.runs]
     notes = dict.fromkeys(cells, "") | {lost: "no gradient norm at 2 of 2 steps"}
     rows = [dataclasses.replace(row, note=notes[row.cell]) for row in evidence.predicted]

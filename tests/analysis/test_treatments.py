@@ -44,9 +44,8 @@ def compared(arms: dict[str, dict[str, Any]], direct: tuple[str, ...] = ()) -> l
 
 def test_an_effect_is_the_difference_of_the_truth_paired_by_seed(tmp_path: Path):
     """By the recorded truth: a program without an answer is wrong, a masked one does not count."""
-    study = write_programs(
-        tmp_path / "runs" / "s", judges=("sim-fair",), settings=({}, {"fallback": "credit"})
-    )
+    settings = ({}, {"fallback": "credit"})
+    study = write_programs(tmp_path / "runs" / "s", ("sim-fair",), seeds=2, settings=settings)
     records = read_study(study)
     (treatment,) = of_study(records, list(records.table["cell"])).treatments
     assert treatment.name == "workflow.fallback=credit" and treatment.measure == LAST
@@ -55,9 +54,9 @@ def test_an_effect_is_the_difference_of_the_truth_paired_by_seed(tmp_path: Path)
     right = last["truth"].fillna(0.0).groupby([last["arm"].astype("str"), last["seed"]]).mean()
     differences = (right[treatment.arm] - right[treatment.base]).to_numpy()
     assert treatment.effect.value == pytest.approx(differences.mean())
-    half = stats.t.ppf(0.975, 2) * differences.std(ddof=1) / 3**0.5
+    half = stats.t.ppf(0.975, 1) * differences.std(ddof=1) / 2**0.5
     assert treatment.effect.high - treatment.effect.value == pytest.approx(half)
-    assert treatment.effect.n == 3
+    assert treatment.effect.n == 2
 
 
 def test_held_out_accuracy_is_taken_where_every_run_has_it():

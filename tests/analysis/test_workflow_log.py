@@ -9,7 +9,6 @@ from typing import Any
 import matplotlib.pyplot as plt
 import pytest
 
-from analysis.records.runs import read_study
 from analysis.report import sections
 from analysis.report.evidence import Evidence, gather, of_records
 from analysis.report.words import findings
@@ -111,6 +110,7 @@ def test_the_section_has_every_table_and_figure(evidence: Evidence):
     assert sections.workflow in sections.SECTIONS
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_without_planted_truth_there_is_no_figure_of_it(evidence: Evidence):
     told = evidence.workflow
     bare = {
@@ -137,9 +137,9 @@ def test_the_figure_shows_seen_beside_planted(evidence: Evidence):
 
 
 def test_without_operators_or_programs_there_is_no_section_and_no_figure(
-    planted: Path, evidence: Evidence
+    gathered: Callable[..., Evidence], evidence: Evidence
 ):
-    records = read_study(planted)
+    records = gathered().records
     bare = of_records(records, list(records.table["cell"])[:1])
     assert bare.workflow is None and sections.workflow(bare) == []
     bare = {
