@@ -246,10 +246,10 @@ def evidence(gathered: Callable[..., Evidence]) -> Evidence:
     return gathered()
 
 
-def arms_of_presets(study: Path, small_study: Path, names: Sequence[str]) -> None:
+def arms_of_presets(study: Path, small_study: Path, names: Sequence[str], seeds: int = 2) -> None:
     """Write a study in which copies of the small study's fair runs are those of these judges."""
     for name in names:
-        for place, source in enumerate(sorted(small_study.glob("sim-fair*"))):
+        for place, source in enumerate(sorted(small_study.glob("sim-fair*"))[:seeds]):
             cell = study / f"{name}-{place}"
             shutil.copytree(source, cell)
             with config_of(cell) as config:
