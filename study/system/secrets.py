@@ -12,7 +12,7 @@ import functools
 import os
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from study.errors import UserError
@@ -101,11 +101,20 @@ def _refuse_text(where: str, text: str, name: str = "") -> None:
 def _secret_in(text: str) -> str:
     """What kind of key ``text`` looks like it holds; empty where it does not."""
     for form in decoded(text):
-        for kind, pattern in PATTERNS.items():
+        for kind, pattern in _tried(form):
             if pattern.search(form):
                 return kind
     parameter = secret_parameter(text)
     return f"an address with a secret ({parameter}=)" if parameter else ""
+
+
+def _tried(text: str) -> Iterator[tuple[str, re.Pattern[str]]]:
+    """Kinds of key and their patterns, without those of which ``text`` has no mark. Beyond ASCII
+    a letter may have another capital than the pattern's, so there all are tried."""
+    lowered, has_marks = text.lower(), not text.isascii()
+    for kind, pattern in PATTERNS.items():
+        if has_marks or any(mark in lowered for mark in MARKS.get(kind, ("",))):
+            yield kind, pattern
 
 
 def refuse_arguments(arguments: Sequence[str]) -> None:
@@ -248,7 +257,7 @@ def _is_reference(text: str) -> bool:
 def holds_credentials(address: str) -> bool:
     """Whether an address has a password, a token, a secret parameter or a key in its path."""
     forms = decoded(address)
-    if any(pattern.search(form) for form in forms for pattern in PATTERNS.values()):
+    if any(pattern.search(form) for form in forms for _, pattern in _tried(form)):
         return True
     secret = secret_parameter(address) or has_key_in_path(address)
     return bool(secret) or has_user(address, alone=False)
@@ -288,6 +297,6 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     for value in sorted(secrets, key=len, reverse=True):
         if len(value) >= SHORTEST_KNOWN:
             text = blot_key(text, value)
-    for pattern in PATTERNS.values():
+    for _, pattern in _tried(text):
         text = pattern.sub(BLOT, text)
     return text

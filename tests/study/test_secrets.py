@@ -59,15 +59,16 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize("key", KEYS)
-@pytest.mark.parametrize("frame", ["{}", "before {} after", "key={}", '"{}"', "a\n{}\nb"])
-def test_a_key_is_refused_without_being_shown(key: str, frame: str) -> None:
-    with pytest.raises(UserError) as caught:
-        refuse_secrets([("judge.name", "fine"), ("judge.endpoint.extra_body", frame.format(key))])
-    message = str(caught.value)
-    assert "judge.endpoint.extra_body" in message
-    assert "api_key_env" in message
-    assert key not in message
-    assert key[-12:] not in message
+def test_a_key_is_refused_without_being_shown(key: str) -> None:
+    for frame in ("{}", "before {} after", "key={}", '"{}"', "a\n{}\nb"):
+        texts = [("judge.name", "fine"), ("judge.endpoint.extra_body", frame.format(key))]
+        with pytest.raises(UserError) as caught:
+            refuse_secrets(texts)
+        message = str(caught.value)
+        assert "judge.endpoint.extra_body" in message, frame
+        assert "api_key_env" in message, frame
+        assert key not in message, frame
+        assert key[-12:] not in message, frame
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -110,20 +111,22 @@ NASTY = [
 @pytest.mark.alone
 @pytest.mark.parametrize("piece", NASTY)
 def test_the_work_grows_with_the_text_and_not_with_its_square(piece: str) -> None:
-    """Eight times the text may take a generous three times of eight times as long."""
+    """Eight times the text may take a generous three times of eight times as long, in the best of
+    three; mostly the first is good enough."""
 
-    def seconds(times: int) -> float:
-        text = piece * times
+    def seconds(text: str) -> float:
+        began = time.thread_time()
+        redact(text)
+        return time.thread_time() - began
 
-        def once() -> float:
-            began = time.thread_time()
-            redact(text)
-            return time.thread_time() - began
-
-        return min(once() for _ in range(3))
-
-    small, large = 20_000 // len(piece), 160_000 // len(piece)
-    assert seconds(large) < 24 * seconds(small) + 0.05
+    small, large = (piece * (length // len(piece)) for length in (20_000, 160_000))
+    of_small, of_large = [], []
+    for _ in range(3):
+        of_small.append(seconds(small))
+        of_large.append(seconds(large))
+        if min(of_large) < 24 * min(of_small) + 0.05:
+            return
+    pytest.fail(f"{min(of_large)} s for eight times what takes {min(of_small)} s")
 
 
 @pytest.mark.parametrize("text", HARMLESS)
@@ -132,10 +135,16 @@ def test_harmless_texts_pass(text: str) -> None:
     assert redact(text) == text
 
 
-@settings(max_examples=25)  # the pattern of a value takes a tenth of a second and more
-@given(st.text(), st.text(min_size=4), st.text())
-def test_a_known_value_never_survives(before: str, secret: str, after: str) -> None:
-    assert secret not in redact(before + secret + after, [secret]) or "*" in secret
+@pytest.mark.parametrize("examples", [10, pytest.param(25, marks=pytest.mark.long)])
+def test_a_known_value_never_survives(examples: int) -> None:
+    """The pattern of a value takes a tenth of a second and more."""
+
+    @settings(max_examples=examples)
+    @given(st.text(), st.text(min_size=4), st.text())
+    def holds(before: str, secret: str, after: str) -> None:
+        assert secret not in redact(before + secret + after, [secret]) or "*" in secret
+
+    holds()
 
 
 def test_a_private_key_that_breaks_off_is_blotted_out_as_far_as_it_goes() -> None:
