@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
 from types import ModuleType
 
 from study.truth.extract import after_answer, first_sentence, last_box
@@ -29,9 +31,16 @@ _LABELLED = re.compile(r"^[\s*_#]{0,8}(?:final\s)?answer[\s*_]{0,4}:[ \t*_]{0,8}
 
 @functools.cache
 def _official() -> ModuleType:
-    from transformers.data.metrics import squad_metrics
-
-    return squad_metrics
+    """The scorer's file by itself: the package that it lies in loads torch and scikit-learn, which
+    takes five seconds, and the file needs neither."""
+    package = find_spec("transformers")
+    assert package is not None and package.origin is not None
+    path = Path(package.origin).parent / "data" / "metrics" / "squad_metrics.py"
+    spec = spec_from_file_location("transformers.data.metrics.squad_metrics", path)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def normalised(answer: str) -> str:
