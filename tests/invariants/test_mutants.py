@@ -155,6 +155,7 @@ def test_what_a_run_of_chosen_tests_says(tree):
     fault = next(each for each in all_faults(tree) if each.after == "pow(2, value)")
     tests = [f"tests/test_lib.py::test_{name}" for name in ("little", "much")]
     with trees(tree, 1) as (copy,):
+        copy.libraries = ()  # its three tests need none
         with copy.with_faults([fault]):
             assert copy.run(tests, limit_s=300.0).failed == (tests[1],)
         assert (copy.folder / "study" / "lib.py").read_text() == TEXT

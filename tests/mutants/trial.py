@@ -18,7 +18,7 @@ from pathlib import Path
 
 from study.tasks.where import data_folder
 from tests.mutants.faults import Fault, planted
-from tests.mutants.warm import Request
+from tests.mutants.warm import LIBRARIES, Request
 
 MARK = "JUDGEDRIFT_TRIAL"
 """A variable that every process of a trial inherits, by which those that are left are found."""
@@ -41,10 +41,10 @@ class Run:
 class Warm:
     """A process from which runs of pytest are forked, one after the other; see `warm`."""
 
-    def __init__(self) -> None:
+    def __init__(self, libraries: Sequence[str]) -> None:
         environment = {key: value for key, value in os.environ.items() if key not in LEFT_OUT}
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("warm.py"))],
+            [sys.executable, str(Path(__file__).with_name("warm.py")), *libraries],
             cwd="/",
             env=environment,
             stdin=subprocess.PIPE,
@@ -75,6 +75,9 @@ class Warm:
 
 class Tree:
     """A copy of the files that git knows of, in which faults are planted and taken out again."""
+
+    libraries: Sequence[str] = LIBRARIES
+    """What is imported before its runs are forked."""
 
     def __init__(self, root: Path, folder: Path) -> None:
         self.root, self.folder = root, folder / "tree"
@@ -152,7 +155,7 @@ class Tree:
             environment=environment,
             log=str(self.temporary / "log.txt"),
         )
-        self._warm = self._warm or Warm()
+        self._warm = self._warm or Warm(self.libraries)
         try:
             code = self._warm.run(request, limit_s)
         finally:

@@ -1,8 +1,8 @@
 """A process that has imported the libraries of the tests, from which runs of pytest are forked.
 
-``python warm.py`` reads a `Request` a line, as JSON, forks a run, and answers ``{"pid": ...}`` and,
-when that has ended, ``{"code": ...}``. It is started as a file and imports nothing of a tree, so
-that each run imports the packages and the tests of its own.
+``python warm.py LIBRARIES`` reads a `Request` a line, as JSON, forks a run, and answers
+``{"pid": ...}`` and, when that has ended, ``{"code": ...}``. It is started as a file and imports
+nothing of a tree, so that each run imports the packages and the tests of its own.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def serve() -> None:
     """Answer until the input ends."""
     del sys.path[0]  # this folder
     os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    for name in LIBRARIES:
+    for name in sys.argv[1:]:
         importlib.import_module(name)
     names = {(task / "comm").read_text() for task in Path("/proc/self/task").iterdir()}
     # that of the allocator, which forks with it, is no thread of ours
