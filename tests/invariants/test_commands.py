@@ -73,12 +73,16 @@ def of_the_traceback(errors: str) -> str:
     return re.sub(r'  File "(<frozen runpy>|[^"]*command_server\.py)".*\n(    .*\n)*', "", errors)
 
 
+OF_THE_SAME_KIND = ("exit 300", "underscore", "SIGKILL", "SIGABRT", "SIGPIPE")
+"""Ends by a number and by a signal, as others are."""
+
+
 @pytest.mark.parametrize(
     "how",
     [
-        *("return", "exit 3", "exit 300", "exit with words", "raise", "interrupt", "underscore"),
-        *("thread", "lost output", "SIGTERM", "SIGKILL", "SIGINT"),
-        *("SIGABRT", "SIGPIPE"),
+        *("return", "exit 3", "exit with words", "raise", "interrupt"),
+        *("thread", "lost output", "SIGTERM", "SIGINT"),
+        *(pytest.param(how, marks=pytest.mark.long) for how in OF_THE_SAME_KIND),
     ],
 )
 def test_a_fork_ends_as_a_fresh_process_ends(how):

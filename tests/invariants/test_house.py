@@ -6,7 +6,9 @@ to fail, on a tree with a planted fault.
 
 import ast
 import os
+import re
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
@@ -70,6 +72,7 @@ MOST_FILES = 12
 COMMAND_LINES = 60
 """A command directly in ``analysis`` is thin."""
 MAIN = "\ndef main("
+OUR_NAME = re.compile(rf"[\"'](?:{'|'.join(FLOORS)})\b")
 
 
 class Import(NamedTuple):
@@ -103,12 +106,18 @@ def imports(path: Path, names: dict[str, Path]) -> Iterator[Import]:
             yield Import(target, node.lineno, inside)
 
 
-def named_in_calls(path: Path, names: dict[str, Path]) -> Iterator[str]:
-    """Modules of ours that a call names by a text, as `import_module` does."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        match node:
-            case ast.Call(args=[ast.Constant(value=str(name)), *_]) if name in names:
-                yield name
+@cache
+def texts_in_calls(source: str) -> frozenset[str]:
+    """Texts that are the first argument of a call, as a module's name is of `import_module`; none
+    of a source in which no text begins as the names of our modules do."""
+    if OUR_NAME.search(source) is None:
+        return frozenset()
+    return frozenset(
+        node.args[0].value
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and node.args
+        if isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str)
+    )
 
 
 def upward(root: Path) -> list[str]:
@@ -134,7 +143,7 @@ def uses(root: Path) -> dict[str, set[str]]:
     return {
         name: (
             {imported.module for imported in imports(path, names)}
-            | set(named_in_calls(path, names))
+            | texts_in_calls(path.read_text(encoding="utf-8"))
         )
         & set(names) - {name}
         for name, path in names.items()

@@ -300,12 +300,13 @@ def slow_shapes(
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", READERS)
 def test_a_reader_takes_time_in_proportion_to_its_text(name: str, whole: bool) -> None:
-    """Every unit alone, and each fifth, from another one on for each reader, behind a front too.
-    Readers that are nearly the same share the units."""
+    """Every second unit alone, and each tenth behind a front too, from another one on for each
+    reader. Readers that are nearly the same share the units."""
     shapes = [(place, len(FRONTS)) for place in range(len(UNITS))]
     if not whole:
         first = crc32(name.encode())
-        shapes = [(place, 2 if (place + first) % 5 == 0 else 1) for place, _ in shapes]
+        shapes = [(place, 2 if (place + first) % 10 == 0 else 1) for place, _ in shapes]
+        shapes = [(place, fronts) for place, fronts in shapes if (place + first) % 2 == 0]
     if name in OF_OPERATORS and not whole:
         shapes = shapes[list(OF_OPERATORS).index(name) :: len(OF_OPERATORS)]
     assert slow_shapes(READERS[name], shapes) == []
@@ -314,13 +315,20 @@ def test_a_reader_takes_time_in_proportion_to_its_text(name: str, whole: bool) -
 @pytest.mark.parametrize("name", [name for name in READERS if name.startswith("vocabulary")])
 def test_an_object_of_many_broken_pairs_is_read_in_proportion(name: str) -> None:
     """A key that is followed to the end of its line costs the square where each is."""
-    small, large = ('{"1":"met",' + '"a":' * count + "x" for count in (500, 8_000))
+    small, large = ('{"1":"met",' + '"a":' * count + "x" for count in (250, 4_000))
     few = max(min(seconds(READERS[name], small) for _ in range(3)), FLOOR_S)
-    assert min(seconds(READERS[name], large) for _ in range(3)) <= MOST * few
+    assert any(seconds(READERS[name], large) <= MOST * few for _ in range(3))
 
 
-@pytest.mark.parametrize("pattern", [r"\s*x", r"\[+x", "-----BEGIN.*?-----END X"])
-def test_a_reader_that_goes_back_is_found(pattern: str) -> None:
+@pytest.mark.parametrize(
+    ("pattern", "unit"),
+    [
+        (r"\s*x", " "),
+        (r"\[+x", "["),
+        ("-----BEGIN.*?-----END X", "-----BEGIN " + "PRIVATE KEY-----"),
+    ],
+)
+def test_a_reader_that_goes_back_is_found(pattern: str, unit: str) -> None:
     """The measure can fail: patterns that try again from every place."""
-    shapes = [(place, 2) for place in range(len(UNITS))]
+    shapes = [(UNITS.index(unit), 2)]
     assert slow_shapes(re.compile(pattern, re.DOTALL).search, shapes, repeats=1)
