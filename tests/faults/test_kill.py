@@ -61,7 +61,7 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, straight, trained, wa
     warmed(tmp_path)
     words = (f"runs_dir={tmp_path}", *lives.TINY, *RUN, SLOWLY)
     quiet = dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL)
-    child = commands.start("experiments.sweep", *words, real=True, **quiet)
+    child = commands.start("experiments.sweep", *words, **quiet)
     folder = wait_for_step(tmp_path, 2, child)
     child.kill()
     child.wait(timeout=GENEROUS_S)

@@ -29,14 +29,14 @@ STEPS = "trainer.steps=4"
 
 
 class Sweep:
-    """A sweep in a process group of its own."""
+    """A sweep in a process group of its own, forked unless it is to be ``real``."""
 
-    def __init__(self, runs_dir: Path, temp: Path, *arguments: str) -> None:
+    def __init__(self, runs_dir: Path, temp: Path, *arguments: str, real: bool = False) -> None:
         self.runs_dir, self.temp = runs_dir, temp
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         own = {"start_new_session": True, "env": os.environ | {"TMPDIR": str(self.temp)}}
         words = (f"runs_dir={runs_dir}", *arguments)
-        self.process = start("experiments.sweep", *words, real=True, **pipes, **own)
+        self.process = start("experiments.sweep", *words, real=real, **pipes, **own)
 
     def wait_for(self, happened: Callable[[], object], what: str) -> None:
         def happened_before_the_end() -> bool:
@@ -69,8 +69,8 @@ def started(
     begun: list[Sweep] = []
     temp = tmp_path_factory.mktemp("t")  # short: sockets lie in it, whose paths end at 107 bytes
 
-    def start(*arguments: str) -> Sweep:
-        begun.append(Sweep(tmp_path / "runs", temp, *arguments))
+    def start(*arguments: str, real: bool = False) -> Sweep:
+        begun.append(Sweep(tmp_path / "runs", temp, *arguments, real=real))
         return begun[-1]
 
     yield start
@@ -98,7 +98,8 @@ def test_an_interruption_within_exec_ends_by_the_exit_code(command, code, tmp_pa
 
 def test_while_composing(started) -> None:
     seeds = ",".join(map(str, range(400)))
-    one = started("tracking=none", f"seed={seeds}", "hydra.job.name=slow")  # left to Hydra
+    words = ("tracking=none", f"seed={seeds}", "hydra.job.name=slow")  # left to Hydra
+    one = started(*words, real=True)
     one.wait_for(lambda: list(one.temp.glob("judgedrift-*")), "Hydra was called")
     one.send(signal.SIGINT)
     assert "Stopped." in one.stopped()
