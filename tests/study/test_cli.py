@@ -54,6 +54,23 @@ def test_every_command_is_found() -> None:
     assert {"judges.store", "analysis.preference", "experiments.evaluate"} <= set(commands())
 
 
+def check_help(name: str, text: str) -> None:
+    """The help of a command names all that can be typed."""
+    main = main_of(name)
+    assert f"usage: python -m {main.program}" in text and main.example in text
+    assert all(f"{key}=" in text for key in main.keys), text
+    assert all(main._typed(name) in text for name in main.words), text
+    assert all(extra.about for extra in main.options.values())
+
+
+@pytest.mark.parametrize("name", commands())
+def test_help_of_every_command_names_its_options(name: str, capsys) -> None:
+    """That it loads nothing heavy, `tests.invariants.test_house` shows of every module."""
+    assert main_of(name)(["--help"]) == 0
+    check_help(name, capsys.readouterr().out)
+
+
+@pytest.mark.long
 def test_help_of_every_command_names_its_options_and_loads_nothing_heavy() -> None:
     program = (
         "import importlib, sys\n"
@@ -66,11 +83,7 @@ def test_help_of_every_command_names_its_options_and_loads_nothing_heavy() -> No
     texts = run_alone(program).split("# ")[1:]
     assert [text.split("\n")[0] for text in texts] == commands()
     for text in texts:
-        main = main_of(text.split("\n")[0])
-        assert f"usage: python -m {main.program}" in text and main.example in text
-        assert all(f"{key}=" in text for key in main.keys), text
-        assert all(main._typed(name) in text for name in main.words), text
-        assert all(extra.about for extra in main.options.values())
+        check_help(text.split("\n")[0], text)
         assert text.endswith("\nloaded\n"), text[-80:]
 
 

@@ -324,7 +324,14 @@ def run(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=GENEROUS_S)
 
 
-@pytest.mark.parametrize("seam", [("pipe", 2), ("pipe_file", 3), ("rm", 2)])
+@pytest.mark.parametrize(
+    "seam",
+    [
+        pytest.param(("pipe", 2), id="a file"),
+        pytest.param(("pipe_file", 3), marks=pytest.mark.long, id="a manifest"),
+        pytest.param(("rm", 2), marks=pytest.mark.long, id="what is old"),
+    ],
+)
 def test_a_worker_that_is_killed_is_gone_on_with_elsewhere(s3, machine, tmp_path, seam):
     """Between two uploads: the records are those of a run that nobody stopped."""
     whole = tmp_path / "here" / "study" / "a-s0"
