@@ -31,10 +31,10 @@ def source(small_study, tmp_path_factory):
 
 
 def some_short() -> list[object]:
-    """All cases; without ``LONG=1`` every way to spoil a file, and four of them for each file."""
+    """All cases; without ``LONG=1`` every way to spoil a file, and two of them for each file."""
     ways, files_taken, short = set(), Counter(), set()
     for case in random.Random(0).sample(damage.CASES, len(damage.CASES)):
-        if case.how not in ways or files_taken[case.file] < 4:
+        if case.how not in ways or files_taken[case.file] < 2:
             short.add(case)
             ways.add(case.how)
             files_taken[case.file] += 1
