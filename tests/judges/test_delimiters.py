@@ -277,7 +277,13 @@ def test_a_tokenizer_that_has_all_marks_makes_no_special_token_of_what_is_shown(
 
 
 CODE = re.compile(r"```|\bdef \w+\(|</\w+>|<\?xml|<!DOCTYPE|#include|\bfunction\b.*\{|\bclass \w+")
-SETS = ("humaneval", "mbpp", "aflow_splits", "rm_bench", "calm_bias", "alpaca_eval", "healthbench")
+SETS = (
+    *("humaneval", "mbpp", "rm_bench"),  # programs alone, with their tests, and inside of chats
+    *(
+        pytest.param(name, marks=pytest.mark.long)
+        for name in ("aflow_splits", "calm_bias", "alpaca_eval", "healthbench")
+    ),
+)
 
 
 def texts(path: Path) -> Iterator[str]:

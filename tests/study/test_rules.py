@@ -112,6 +112,7 @@ def test_a_file_without_rules_is_said(tmp_path):
         read_rows(path)
 
 
+@pytest.mark.long
 def test_the_study_s_own_rules_on_an_empty_answer(pool):
     """About half of them pass it, and a quarter of the rows are perfect: what vacuous means."""
     if not DATA.is_file():

@@ -295,13 +295,19 @@ def test_every_reference_passes(grader, dataset, share):
     assert [verdict for verdict in results if verdict is None or not verdict.correct] == []
 
 
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", FORGERIES)
-def test_a_forgery_never_passes(quick, patience, name):
+def test_a_forgery_never_passes(quick, patience, name, whole):
     """Nor is it missing: then a policy could choose not to be graded. What takes all of its time is
-    graded once."""
+    graded once, and the others by one of three tasks in turn, or by the ``whole`` three."""
     plain = item("mbpp", "code", entry_point="f", tests="assert f(2) == 4\nassert f(3) == 6")
     twice = item("mbpp", "code", entry_point="f", tests="assert f(f(2)) == 8")
-    tasks = [TWICE] if name in SLOW else [TWICE, plain, twice]
+    tasks = [TWICE, plain, twice]
+    if not whole:
+        turn = [*FORGERIES].index(name) % len(tasks)
+        tasks = tasks[turn : turn + 1]
+    if name in SLOW:
+        tasks = [TWICE]
     patience(quick, name)
     answer = FORGERIES[name].replace("NAME", "f")
     for result in score(tasks, [answer] * len(tasks), quick):
