@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -297,11 +298,19 @@ DAMAGE = {
 }
 
 
+@pytest.fixture(scope="module")
+def prepared(root, tmp_path_factory):
+    """GSM8K as it is prepared from the small rows."""
+    out = tmp_path_factory.mktemp("prepared") / "rows"
+    words = ["data=official", f"data.root={root}", f"out={out}", "datasets=gsm8k"]
+    assert data.main(["prepare", *words]) == 0
+    return out
+
+
 @pytest.mark.parametrize("case", DAMAGE)
-def test_what_was_changed_is_said(case, root, tmp_path, capsys):
-    out = tmp_path / "rows"
+def test_what_was_changed_is_said(case, root, prepared, tmp_path, capsys):
+    out = shutil.copytree(prepared, tmp_path / "rows")
     words = ["data=official", f"data.root={root}", f"out={out}"]
-    run(capsys, "prepare", *words, "datasets=gsm8k")
     file, said = DAMAGE[case]
     manifest = json.loads((out / "manifest.json").read_text())
     if case == "counts":
@@ -350,14 +359,21 @@ def test_a_folder_without_a_manifest_is_made_of_the_preset_that_names_it(tmp_pat
     assert "prepare data=PRESET out=" in said and "(PRESET: official, plan-c, small-real)" in said
 
 
-def test_a_killed_run_leaves_what_the_next_one_mends(root, tmp_path, capsys):
+@pytest.mark.parametrize(
+    "waits",
+    [
+        pytest.param((0.0, 0.05), id="twice"),
+        pytest.param((0.0, 0.02, 0.05, 0.1, 0.2), marks=pytest.mark.long, id="often"),
+    ],
+)
+def test_a_killed_run_leaves_what_the_next_one_mends(root, tmp_path, capsys, waits):
     """Killed at many places; the folder is whole or not there, and the same command ends it."""
     words = ["data=official", f"data.root={root}"]
     run(capsys, "prepare", *words, f"out={tmp_path / 'whole'}")
     command = [sys.executable, "-m", "experiments.data", "prepare", *words]
     command.append(f"out={tmp_path / 'rows'}")
     killed = 0
-    for wait in (0.0, 0.02, 0.05, 0.1, 0.2):
+    for wait in waits:
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
         partial = tmp_path / ".rows.partial"
         wait_for(lambda run=process, file=partial: run.poll() is not None or file.exists())
@@ -385,6 +401,7 @@ def test_a_closed_pipe_ends_quietly(root, tmp_path):
     assert done.returncode == 0 and done.stderr == "" and (tmp_path / "rows").is_dir()
 
 
+@pytest.mark.long
 @needs_rows
 def test_real_rows_are_cut_as_the_source_counts_them(tmp_path, capsys):
     words = ["data=plan-c", "datasets=gsm8k,humaneval,mbpp", f"data.root={SHARED}"]
@@ -396,6 +413,7 @@ def test_real_rows_are_cut_as_the_source_counts_them(tmp_path, capsys):
     assert len(tasks) == 427
 
 
+@pytest.mark.long
 @needs_rows
 def test_the_reported_rows_of_the_literature_are_all_there(tmp_path, capsys):
     words = ["data=official", "datasets=gsm8k,math500,humaneval,mbpp", f"data.root={SHARED}"]

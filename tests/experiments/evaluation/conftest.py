@@ -7,6 +7,13 @@ import pytest
 from experiments.evaluate import main
 from tests.experiments.small_sets import write_sets
 from tests.study.tasks.datasets import roots
+from tests.study.truth.shared import kept_comparers
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_start_of_what_compares():
+    with kept_comparers():
+        yield
 
 
 @pytest.fixture

@@ -143,7 +143,14 @@ def test_half_written_files_are_one_line_on_the_error_stream(runs_dir, capsys):
     assert len(said.err.splitlines()) == 1 and "status.json is damaged" in said.err
 
 
-@pytest.mark.parametrize("more", [[], ["json=true"], ["once=true"]])
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param([], id="lines"),
+        pytest.param(["json=true"], marks=pytest.mark.long, id="json"),
+        pytest.param(["once=true"], marks=pytest.mark.long, id="once"),
+    ],
+)
 def test_a_closed_pipe_ends_it_quietly(runs_dir, more):
     reader, writer = os.pipe()
     monitor = started(runs_dir, "every=0.2", *more, stdout=writer)

@@ -30,6 +30,9 @@ from tests.waiting import wait_for
 
 ENDS = tuple(range(2, 90))
 """Many tokens end a completion, so that rollouts end early and at different places."""
+AHEAD = ("rubric_item", "pairwise", "drift")
+"""What is asked by the answer, by the group, and in order: each way to ask ahead. What the others
+ask ahead is seen without a trainer in `tests.judges.test_ahead`."""
 VARIES = ("latency_s", "from_cache", "cost_usd")
 """What differs between two askings of the same: of equal answers, either may be the first."""
 
@@ -100,7 +103,13 @@ def counted(metrics: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if not name.startswith(timed)}
 
 
-@pytest.mark.parametrize("grading", [*GRADINGS, "drift"])
+@pytest.mark.parametrize(
+    "grading",
+    [
+        pytest.param(name, marks=() if name in AHEAD else pytest.mark.long)
+        for name in [*GRADINGS, "drift"]
+    ],
+)
 def test_records_are_those_of_asking_afterwards(grading, tmp_path, cache, afterwards, monkeypatch):
     submissions = []
     begin = Session._begin

@@ -40,7 +40,12 @@ def base_of(trainer: Any) -> Any:
 @pytest.mark.parametrize(
     ("family", "lora", "tied", "loss", "trl"),
     [
-        *(("llama", True, True, loss, {}) for loss in LOSSES),
+        ("llama", True, True, "grpo", {}),
+        *(
+            pytest.param("llama", True, True, loss, {}, marks=pytest.mark.long)
+            for loss in LOSSES
+            if loss not in ("dapo", "grpo")  # the loss itself is TRL's
+        ),
         *((family, lora, lora, "dapo", {}) for family in FAMILIES for lora in (True, False)),
         ("llama", True, False, "dapo", {"gradient_checkpointing": True}),
         ("llama", False, True, "grpo", {"beta": 0.0}),

@@ -4,6 +4,7 @@ log-probabilities under the initial policy are on record at beta = 0 too."""
 import contextlib
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -197,7 +198,7 @@ def test_a_judge_that_drifts_says_the_same_in_training(tmp_path, cache):
 
 
 def test_missing_verdicts_of_an_evaluation_are_missing(tmp_path, cache):
-    trained(study(**FROZEN), tmp_path, cache, shadow="sim-flaky")
+    trained(study(**FROZEN | {"steps": 1}), tmp_path, cache, shadow="sim-flaky")
     verdicts = [row for row in frozen(tmp_path, 0, "verdicts") if row["role"] == "shadow"]
     lost = [row for row in verdicts if row["outcome"] != "scored"]
     assert lost and all(row["score"] is None for row in lost)
@@ -212,13 +213,12 @@ def test_transformers_own_way_leaves_the_training_as_it_was_too(tmp_path, cache)
     assert any(row[START] is not None for row in both.records)
 
 
-def test_a_resumed_run_evaluates_to_the_same_records(tmp_path, cache):
+def test_a_resumed_run_evaluates_to_the_same_records(tmp_path, cache, evaluated):
     """From the checkpoint of step 2, with what a kill left of a later evaluation in the way."""
-    config = study(**FROZEN)
-    trained(config, tmp_path, cache)
-    before = {step: frozen(tmp_path, step) for step in (0, 2, 3)}
-    assert [line["step"] for line in trained(config, tmp_path, cache, resume=2).lines] == [3]
-    assert {step: frozen(tmp_path, step) for step in (0, 2, 3)} == before
+    folder = shutil.copytree(evaluated[0], tmp_path / evaluated[0].name)  # parts hold its name
+    before = {step: frozen(folder, step) for step in (0, 2, 3)}
+    assert [line["step"] for line in trained(study(**FROZEN), folder, cache, resume=2).lines] == [3]
+    assert {step: frozen(folder, step) for step in (0, 2, 3)} == before
 
 
 @pytest.mark.parametrize("in_full", [False, True])
@@ -263,8 +263,15 @@ def test_settings_and_steps_without_room_are_refused():
 FULL = dataclasses.replace(POLICY, lora=None)
 
 
-@pytest.mark.parametrize("policy", [POLICY, FULL], ids=["adapter", "all weights"])
-@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize(
+    ("policy", "fast"),
+    [
+        pytest.param(POLICY, True, id="adapter"),
+        pytest.param(FULL, False, id="all weights, slow"),
+        pytest.param(POLICY, False, marks=pytest.mark.long, id="adapter, slow"),
+        pytest.param(FULL, True, marks=pytest.mark.long, id="all weights"),
+    ],
+)
 def test_it_is_that_of_the_initial_weights(policy, fast, tmp_path, cache):
     """The first step is drawn from them, so that both log-probabilities agree; later ones are what
     the initial weights say by hand."""

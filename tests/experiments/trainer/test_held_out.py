@@ -1,6 +1,7 @@
 """Held-out rows on the way and the order of rows: what is drawn, kept, refused and shown."""
 
 import json
+import shutil
 from dataclasses import asdict, replace
 from types import SimpleNamespace
 
@@ -125,16 +126,15 @@ def test_a_kept_step_is_a_policy_that_other_commands_take(evaluated, tmp_path):
         trained_policy(CellFolder(folder), 9)
 
 
-def test_a_resumed_run_evaluates_again_what_it_trains_again(tmp_path, cache):
-    config = study(**STEPS)
-    whole = run(config, tmp_path, cache)
-    before = {path: path.read_bytes() for path in sorted(tmp_path.glob("evaluations/*"))}
+def test_a_resumed_run_evaluates_again_what_it_trains_again(tmp_path, cache, evaluated):
+    folder = shutil.copytree(evaluated[0], tmp_path / "again")
+    before = {path: path.read_bytes() for path in sorted(folder.glob("evaluations/*"))}
     for step in (2, 3):  # as if it had been killed after step 1
-        checkpoints.remove(tmp_path / "checkpoints" / f"checkpoint-{step}")
-    assert not (tmp_path / "checkpoints" / "checkpoint-1").exists()  # two checkpoints are kept
-    again = run(config, tmp_path, cache)
-    assert again.records == whole.records
-    assert {p: p.read_bytes() for p in sorted(tmp_path.glob("evaluations/*"))} == before
+        checkpoints.remove(folder / "checkpoints" / f"checkpoint-{step}")
+    assert not (folder / "checkpoints" / "checkpoint-1").exists()  # two checkpoints are kept
+    again = run(study(**STEPS), folder, cache)
+    assert again.records == evaluated[1].records
+    assert {p: p.read_bytes() for p in sorted(folder.glob("evaluations/*"))} == before
     assert [line["step"] for line in again.lines] == [1, 2, 3]  # step 0 was on record
 
 

@@ -9,8 +9,15 @@ import pytest
 from experiments.workflow.__main__ import main
 from tests.experiments.workflow.theatre import opened
 from tests.study.tasks.datasets.roots import lines
+from tests.study.truth.shared import kept_comparers
 
 theatre = pytest.fixture(scope="module")(opened)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_start_of_what_compares():
+    with kept_comparers():
+        yield
 
 
 class Commands:

@@ -231,14 +231,20 @@ def steps(names: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     return st.builds(lambda begin, rest: " -> ".join([begin, *rest]), first, later)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    text=steps(st.sampled_from([name for name in OPERATORS if name not in dsl.ENSEMBLES])),
-    dataset=st.sampled_from(sorted(ROWS)),
-    seed=st.integers(0, 1000),
-)
-def test_it_answers_as_the_class_in_the_sandbox_does(theatre, workshop, text, dataset, seed):
-    row: Row = ROWS[dataset]
+@pytest.mark.parametrize("examples", [20, pytest.param(60, marks=pytest.mark.long)])
+def test_it_answers_as_the_class_in_the_sandbox_does(theatre, workshop, examples):
+    names = st.sampled_from([name for name in OPERATORS if name not in dsl.ENSEMBLES])
+
+    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(steps(names), st.sampled_from(sorted(ROWS)), st.integers(0, 1000))
+    def answers_alike(text, dataset, seed):
+        check_alike(theatre, workshop, text, ROWS[dataset], seed)
+
+    answers_alike()
+
+
+def check_alike(theatre: Theatre, workshop: Remembering, text: str, row: Row, seed: int) -> None:
+    """A program gives one answer by the same calls, interpreted and as a class in its sandbox."""
     try:
         program = dsl.compiled(text)
     except Refused:
