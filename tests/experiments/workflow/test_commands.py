@@ -160,7 +160,9 @@ ENDLESS = {
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("name", ENDLESS)
+@pytest.mark.parametrize(
+    "name", ["endless", pytest.param("sleeping", marks=pytest.mark.long), "forking"]
+)
 def test_an_endless_program_ends_and_leaves_no_process(box, typed, name):
     before = children()
     (box / "graph.py").write_text(ENDLESS[name])

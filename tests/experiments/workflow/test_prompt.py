@@ -56,15 +56,25 @@ BUFFER = buffer_of(6)
 PROMPTERS = {form: Prompter(form) for form in FORMS}
 
 
-@settings(max_examples=1000, deadline=None)
-@given(
-    st.lists(st.sampled_from(ODD) | st.text(max_size=12), min_size=1, max_size=6),
-    st.sampled_from(DOMAINS),
-    st.sampled_from(FORMS),
-    st.booleans(),
-)
-def test_the_problem_is_in_it_once_and_verbatim(pieces, domain, form, examples):
+@pytest.mark.parametrize("count", [200, pytest.param(1000, marks=pytest.mark.long)])
+def test_the_problem_is_in_it_once_and_verbatim(count):
     """The marker that makes it unlike any text of ours is part of it, at both ends."""
+
+    @settings(max_examples=count, deadline=None)
+    @given(
+        st.lists(st.sampled_from(ODD) | st.text(max_size=12), min_size=1, max_size=6),
+        st.sampled_from(DOMAINS),
+        st.sampled_from(FORMS),
+        st.booleans(),
+    )
+    def holds(pieces, domain, form, examples):
+        check_prompt(pieces, domain, form, examples)
+
+    holds()
+
+
+def check_prompt(pieces, domain, form, examples):
+    """A prompt has the problem in its last message, and its blocks in their order."""
     problem = f"Q7#{''.join(pieces)}#7Q"
     prompt = PROMPTERS[form].prompt(
         Problem("q", domain, problem, entry_point="solve"), BUFFER if examples else None
