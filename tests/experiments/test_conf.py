@@ -1,6 +1,7 @@
 """Every YAML in conf/ composes against the schemas."""
 
 import itertools
+import random
 from typing import Any
 
 import pytest
@@ -28,6 +29,16 @@ TOGETHER = [
     for row in itertools.zip_longest(*(presets(group) for group in GROUPS if group not in APART))
 ] + [[experiment] for experiment in presets("experiment")]
 """Each preset once, with one of every other group."""
+FEW = [chosen for chosen in TOGETHER if len(chosen) < 3]
+"""Arms, judges and experiments that are chosen by themselves or in twos."""
+DRAWN = random.Random(0).sample(FEW, 8)
+"""Those that the standard tier composes: a new one in each run would fail without a change of it.
+Pages type most experiments, with their arms, and `test_docs_commands.py` composes these."""
+
+
+def row(chosen: list[str]) -> Any:
+    long = chosen in FEW and chosen not in DRAWN
+    return pytest.param(chosen, id=chosen[0], marks=[pytest.mark.long] * long)
 
 
 def data_of(*words: str) -> dict[str, Any]:
@@ -42,7 +53,7 @@ def composed(*words: str) -> Study:
     return freeze(Study, data_of(*words))
 
 
-@pytest.mark.parametrize("chosen", TOGETHER, ids=lambda chosen: chosen[0])
+@pytest.mark.parametrize("chosen", [row(chosen) for chosen in TOGETHER])
 def test_presets_compose(chosen: list[str]) -> None:
     study = composed(*chosen)
     for group, name in (preset.split("=") for preset in chosen):
@@ -58,7 +69,9 @@ def test_every_preset_says_how_to_run_it_and_each_promised_group_exists():
     assert promised | {"experiment", "debug"} <= set(GROUPS)
 
 
-@pytest.mark.parametrize("profile", ["full", "quickstart", "small-real"])
+@pytest.mark.parametrize(
+    "profile", ["full", "quickstart", pytest.param("small-real", marks=pytest.mark.long)]
+)
 def test_arms_differ_in_reward_scaffold_and_grading_alone(profile):
     """What the study compares, and nothing beside it: sampling, updates, template, rows."""
     words = ("experiment=verinstruct-arms", f"profile={profile}")
@@ -84,8 +97,18 @@ def test_judges_of_all_families_differ_in_judge_and_seed_alone(name):
         assert len(flats) == len(judges) == 8 and families == {"smollm2"}
 
 
-@pytest.mark.parametrize("judge", ["qwen3-32b", "gpt-oss-120b", "qwq-plus"])
-@pytest.mark.parametrize("policy", ["qwen25-7b", "qwen3-8b"])
+def crossed(ones: list[str], others: list[str]) -> list[Any]:
+    """Each with each; in the standard tier everyone has a pair."""
+    pairs = [(one, other) for one in ones for other in others]
+    most = max(len(ones), len(others))
+    kept = {(ones[k % len(ones)], others[k % len(others)]) for k in range(most)}
+    return [pytest.param(*pair, marks=[pytest.mark.long] * (pair not in kept)) for pair in pairs]
+
+
+@pytest.mark.parametrize(
+    ("policy", "judge"),
+    crossed(["qwen25-7b", "qwen3-8b"], ["qwen3-32b", "gpt-oss-120b", "qwq-plus"]),
+)
 def test_the_mixture_at_full_size(policy, judge):
     config = composed("experiment=mixed-full", f"policy={policy}", f"judge={judge}")
     assert (config.task.name, config.judge.name, config.policy.name) == ("mixed", judge, policy)
@@ -116,8 +139,10 @@ def test_arms_of_a_mixture_differ_in_judge_and_reward_and_a_policy_by_its_mixtur
     assert (tiny.name, tiny.lora) == ("tiny", Lora(r=16, alpha=32))
 
 
-@pytest.mark.parametrize("policy", ["qwen2.5-7b-instruct", "qwen3-8b"])
-@pytest.mark.parametrize("arm", ["rl", "ruscarl", "verif", "ruscarl-verif"])
+@pytest.mark.parametrize(
+    ("arm", "policy"),
+    crossed(["rl", "ruscarl", "verif", "ruscarl-verif"], ["qwen2.5-7b-instruct", "qwen3-8b"]),
+)
 def test_each_arm_has_its_own_experiment_at_full_size(arm, policy):
     config = composed(f"experiment=verinstruct-{arm}", f"policy={policy}")
     assert (config.arm, config.policy.name) == (arm, policy)
