@@ -69,6 +69,11 @@ FILLED = {
     **{"checkpoint=STEP": "checkpoint=1", "replies=FILE": "replies=replies.jsonl"},
 }
 """A word of a page that stands for any, and one that there is."""
+FANNED = re.compile(
+    r"experiment=(workflow-treatments|judge-families(-small)?|verinstruct-arms profile=\S+)(?!\S)"
+)
+"""Sweeps that compose up to ten arms each. Interventions and the plain arms stand for them in the
+standard tier, where `test_conf.py` lays judge families and arms of other profiles."""
 ROWS = "".join(
     f'{{"prompt": "What is 1 + {number}?", "reference": "{1 + number}"}}\n' for number in range(4)
 )
@@ -112,13 +117,19 @@ def words_of(command: str) -> list[str]:
 
 
 def shown() -> list[Any]:
-    """Every command of the pages once, named after the first page that shows it."""
-    found: dict[str, str] = {}
+    """Every command of the pages once, with the first of the comments behind it, named after the
+    first page that shows it."""
+    found: dict[tuple[str, ...], tuple[str, str]] = {}
     for page in PAGES:
         for command in commands(page.read_text(encoding="utf-8")):
-            found.setdefault(command, page.stem)
+            found.setdefault((*words_of(command),), (command, page.stem))
     return [
-        pytest.param(command, id=f"{page}-{k}") for k, (command, page) in enumerate(found.items())
+        pytest.param(
+            command,
+            id=f"{page}-{k}",
+            marks=[pytest.mark.long] * bool(FANNED.search(" ".join(words))),
+        )
+        for k, (words, (command, page)) in enumerate(found.items())
     ]
 
 
