@@ -106,7 +106,7 @@ def test_a_cell_that_gets_done_while_another_process_waits_for_it(unfinished):
     assert all(after[path] == before[path] for path in before if path != unfinished)
 
 
-@pytest.mark.parametrize("left", ["nothing", "half", "whole"])
+@pytest.mark.parametrize("left", [pytest.param("nothing", marks=pytest.mark.long), "half", "whole"])
 def test_at_the_last_step_only_what_is_missing_is_written(unfinished, whole, left):
     """Killed after the last checkpoint: before, in, or after the writing of the policy."""
     if left == "nothing":
@@ -147,7 +147,14 @@ def test_without_a_sound_checkpoint_all_steps_are_trained_again(unfinished, whol
     assert "step 1/2" in last_log(unfinished)
 
 
-@pytest.mark.parametrize("name", ["optimizer.pt", "adapter_model.safetensors", "rng_state.pth"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "optimizer.pt",
+        pytest.param("adapter_model.safetensors", marks=pytest.mark.long),
+        pytest.param("rng_state.pth", marks=pytest.mark.long),
+    ],
+)
 def test_a_checkpoint_that_is_whole_and_cannot_be_loaded(unfinished, name):
     (unfinished / "checkpoints" / "checkpoint-2" / checkpoints.COMPLETE).unlink()
     first = unfinished / "checkpoints" / "checkpoint-1"
