@@ -1,16 +1,19 @@
 """Each cell has GPUs of its own, across the sweeps of a user on one host."""
 
 import itertools
+import multiprocessing
+import os
 
 import pytest
 
+from experiments.launch import pool
 from experiments.plan.memory import slots_of
 from experiments.plan.preflight import check_device
 from experiments.trainer.processes import SHIPPED
+from study.cell.folder import CellFolder
 from study.errors import UserError
 from study.finding import stop_at_problem
 from study.system.machine import usable_gpus
-from tests.conftest import run_alone
 from tests.experiments.fake_cells import LASTS, laid, made, ran, start
 from tests.waiting import GENEROUS_S
 
@@ -139,12 +142,15 @@ def test_a_judge_that_leaves_nothing_is_refused(tmp_path, gpus_here, here, serve
 
 def test_a_child_is_shown_its_gpu_before_torch_looks(tmp_path, monkeypatch) -> None:
     """The server of children has torch; a variable that one sets still counts."""
-    run_alone(
-        "import os; from pathlib import Path; from experiments.launch import pool;"
-        "from study.cell.folder import CellFolder;"
-        "pool.run_cell = lambda folder, threads: print(os.environ['CUDA_VISIBLE_DEVICES']);"
-        f"pool.run_task(CellFolder(Path({str(tmp_path)!r})), 1, {{'CUDA_VISIBLE_DEVICES': '5'}})"
-    )
+
+    def show(folder: CellFolder, threads: int) -> None:
+        print(os.environ["CUDA_VISIBLE_DEVICES"])
+
+    monkeypatch.setattr(pool, "run_cell", show)
+    task = (CellFolder(tmp_path), 1, {"CUDA_VISIBLE_DEVICES": "5"})
+    child = multiprocessing.get_context("fork").Process(target=pool.run_task, args=task)
+    child.start()
+    child.join(GENEROUS_S)
     assert (tmp_path / "log.txt").read_text().endswith("5\n")
     import torch
 
