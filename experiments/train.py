@@ -23,14 +23,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from experiments.policies import checkpoints
 from experiments.policies.load import cache_of, load_policy
 from experiments.policies.tokens import by_policy
 from experiments.tracking.runs import RunLog
 from experiments.trainer import processes
-from experiments.trainer.alarm import Alarm
 from experiments.trainer.processes import leave_with_launcher
 from experiments.trainer.scorer import Scorer
 from experiments.trainer.world import Direct, World
@@ -63,6 +62,9 @@ from study.tasks import checked, kind_of, oracle
 from study.tasks.kind import grading
 from study.tasks.rules import RuleRunner
 from study.tasks.scaffold import check as check_scaffold
+
+if TYPE_CHECKING:
+    from experiments.trainer.alarm import Alarm
 
 PACKAGES = ("torch", "transformers", "trl", "peft", "mlflow", "hydra-core", "numpy", "pyarrow")
 
@@ -213,9 +215,13 @@ def train(cell: Cell, threads: int) -> None:
     cell.folder.set_status(step=step)
     reopen(cell.folder, step)
     recorder = Recorder(cell.folder.path, step)
-    alarm = Alarm(cell.config, cell.folder) if cell.config.correction.stop else None
-    if alarm is not None and alarm.step is not None:
-        step = steps  # it has stopped already
+    alarm = None
+    if cell.config.correction.stop:
+        from experiments.trainer.alarm import Alarm  # its estimate imports pandas and SciPy
+
+        alarm = Alarm(cell.config, cell.folder)
+        if alarm.step is not None:
+            step = steps  # it has stopped already
     if processes.count() > 1:
         from experiments.trainer.ranks import shared
 

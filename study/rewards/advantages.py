@@ -6,7 +6,6 @@ Turns other verdicts on stored rollouts into the advantages that GRPO would have
 from __future__ import annotations
 
 import numpy as np
-from scipy.stats import rankdata
 
 EPS = 1e-4
 """TRL's, added to the standard deviation."""
@@ -101,6 +100,8 @@ def rank_change(before_P_G: np.ndarray, after_P_G: np.ndarray) -> float:
     """Mean absolute change of a rollout's rank in its group (ties share ranks), in places."""
     if not np.size(before_P_G):
         return float("nan")
+    from scipy.stats import rankdata  # here: a sweep's start would take it
+
     before, after = rankdata(before_P_G, axis=1), rankdata(after_P_G, axis=1)
     return float(abs(before - after).mean())
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import isotonic_regression
 
 
 @dataclass(frozen=True)
@@ -27,4 +26,6 @@ def fitted(scores_N: np.ndarray, truths_N: np.ndarray) -> Scale:
     truth."""
     scores, place, count = np.unique(scores_N, return_inverse=True, return_counts=True)
     means = np.bincount(place, truths_N) / count
+    from scipy.optimize import isotonic_regression  # here: a sweep's start would take it
+
     return Scale(scores, isotonic_regression(means, weights=count.astype(float)).x)
