@@ -128,6 +128,14 @@ def run_program(program: str, *words: str, **named: Any) -> subprocess.Completed
     return subprocess.run([sys.executable, "-c", program, *words], **{**usual, **named})
 
 
+def start_program(program: str, *words: object, **named: Any) -> subprocess.Popen[str]:
+    """Begin a Python that runs a program in the checkout, forked where the server is there; what it
+    prints can be read."""
+    kind = Command if _Server.owner == os.getpid() else subprocess.Popen
+    usual = {"cwd": ROOT, "stdout": subprocess.PIPE, "text": True}
+    return kind([sys.executable, "-c", program, *map(str, words)], **{**usual, **named})
+
+
 def prepare() -> None:
     """Start this process's server, if there is none."""
     with _Server.lock:

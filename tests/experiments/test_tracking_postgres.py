@@ -25,7 +25,8 @@ from study.cell.study_file import write_study
 from study.config.schema import Tracking
 from study.errors import UserError
 from study.system.files import read_json
-from tests.conftest import free_port, python
+from tests import commands
+from tests.conftest import free_port
 from tests.experiments.mlflow_runs import begin, cell_of, logged, record, run_id_of
 from tests.waiting import GENEROUS_S, wait_for
 
@@ -175,7 +176,8 @@ def test_hosts_that_start_at_once_on_a_new_database_do_not_break_it(server, tmp_
     monkeypatch.setenv("PGPASSWORD", PASSWORD)
     uri = server.uri(database="fresh")
     load_sql_store()
-    with python(OTHER_HOST, tmp_path / "other", uri, stdin=subprocess.PIPE) as other:
+    words = (tmp_path / "other", uri)
+    with commands.start_program(OTHER_HOST, *words, stdin=subprocess.PIPE) as other:
         assert other.stdin is not None and other.stdout is not None
         assert other.stdout.readline() == "ready\n"
         other.stdin.write("\n")
