@@ -142,7 +142,7 @@ def launched(warmed, tmp_path_factory) -> tuple[subprocess.CompletedProcess[str]
     runs_dir = warmed(tmp_path_factory.mktemp("launched"))
     launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "shadow=[sim-verbose]")
     words = ("debug=tiny", *KEYED, *launcher)
-    return sweep(runs_dir, *words, real=True, JUDGE_KEY_FOR_TEST=CANARY), runs_dir
+    return sweep(runs_dir, *words, JUDGE_KEY_FOR_TEST=CANARY), runs_dir
 
 
 def finds_no_key(done: subprocess.CompletedProcess[str], runs_dir: Path) -> None:
