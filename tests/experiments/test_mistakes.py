@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
@@ -33,8 +34,16 @@ def entries() -> list[tuple[str, str, str]]:
     return _ENTRY.findall(PAGE.read_text(encoding="utf-8"))
 
 
+@pytest.fixture(scope="module")
+def composed() -> dict[str, Any]:
+    """The config of a cell, for all folders in which it is laid."""
+    GlobalHydra.instance().clear()
+    (cell,) = cells_of(["judge=sim-fair", "seed=3", "study=mine"])
+    return cell.data
+
+
 @pytest.fixture
-def project(tmp_path, monkeypatch) -> Iterator[Path]:
+def project(composed, tmp_path, monkeypatch) -> Iterator[Path]:
     """A folder with one study of one cell, in which commands are typed."""
     monkeypatch.chdir(tmp_path)
     for name in ("DASHSCOPE_API_KEY", "MLFLOW_TRACKING_URI", "CUDA_VISIBLE_DEVICES"):
@@ -44,7 +53,7 @@ def project(tmp_path, monkeypatch) -> Iterator[Path]:
     monkeypatch.setattr(preflight, "metadata", SimpleNamespace(distributions=lambda name: []))
     GlobalHydra.instance().clear()
     mask = os.umask(0o077)
-    (cell,) = cells_of(["judge=sim-fair", "seed=3", "study=mine"])
+    cell = cells.make_cell(composed)
     cells.save_cell(cell)
     write_study(cell.folder.study_dir, {"factors": cell.config.factors, "base": {}, "mlflow": {}})
     yield tmp_path
