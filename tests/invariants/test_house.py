@@ -51,6 +51,7 @@ MAY_STAND_INSIDE = {
     "jinja2": "start-up: only a report needs it",
     "sklearn": "start-up: it takes seconds, and only the experience buffer of workflows needs it",
     "datasketch": "start-up: it loads scipy, and only near-duplicates need it",
+    "scipy": "start-up: parts of it take a second, which the start of a sweep needs for nothing",
 }
 """Third parties that a function may import for itself, and why."""
 HEAVY_ON_PURPOSE = {
@@ -63,6 +64,7 @@ HEAVY_ON_PURPOSE = {
         "a part of the trainer that works on tensors",
     ),
     "experiments.monitor.lost_push": "loads pandas, and only cells that miss verdicts need it",
+    "experiments.trainer.alarm": "loads pandas and SciPy, and only cells that it may end need it",
     "experiments.launch.preload": "a pool's first process loads torch once for all of its cells",
     "study.cell.parts": "reads Parquet, which who asks for the state of a cell does without",
 }
