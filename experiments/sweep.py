@@ -311,7 +311,8 @@ def _in_one_paragraph(typed: Sequence[str]) -> Generator[None]:
     from hydra.errors import HydraException
 
     try:
-        yield
+        with causes.nothing_below_null(typed):
+            yield
     except (HydraException, OmegaConfBaseException) as error:
         if stopping.interrupted(error):
             raise KeyboardInterrupt from error

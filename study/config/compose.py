@@ -62,7 +62,10 @@ def _composed(presets: dict[str, str], overrides: Sequence[str]) -> dict[str, ob
     choices = [f"+{group}={name}" for group, name in presets.items()]
     in_sweep = GlobalHydra.instance().is_initialized()  # Hydra lets nobody initialise it twice
     try:
-        with nullcontext() if in_sweep else initialize_config_dir(str(CONF), version_base="1.3"):
+        with (
+            causes.nothing_below_null(overrides),
+            nullcontext() if in_sweep else initialize_config_dir(str(CONF), version_base="1.3"),
+        ):
             composed = compose(overrides=[*choices, *opened(overrides)])
         return plain(composed, " ".join(f"{group}={name}" for group, name in presets.items()))
     except (HydraException, OmegaConfBaseException) as problem:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 import typing
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from types import NoneType
 from typing import Any
 
 from study.config.bounds import shown
@@ -70,6 +72,37 @@ def own_words(error: BaseException, arguments: Sequence[str] = ()) -> str:
     secret_values += [value for key, _, value in pairs if key in groups and "{" in value]
     pieces = {piece for value in secret_values for piece in (value, *re.split(r"[^\w.+-]+", value))}
     return redact(" ".join(" ".join(messages).split()), pieces)
+
+
+@contextmanager
+def nothing_below_null(arguments: Sequence[str]) -> Generator[None]:
+    """Raises UserError where composing these arguments meets a setting below one that is null,
+    which OmegaConf takes for a fault of its caller."""
+    try:
+        yield
+    except AssertionError as error:
+        if not str(error).startswith("Unexpected type for root"):
+            raise
+        key, part = next(filter(None, map(_below_optional, arguments)), ("A setting", "one"))
+        raise UserError(
+            f"{key} is a part of {part}, which is null in what is composed here. Leave it out, or"
+            f" choose another {part.partition('.')[0]} that has it."
+        ) from error
+
+
+def _below_optional(argument: str) -> tuple[str, str] | None:
+    """The key of a setting that stands below one that may be null, and that one."""
+    key = argument.partition("=")[0].strip().lstrip("+~")
+    names, kind = key.split("."), Study
+    for place, name in enumerate(names[:-1], 1):
+        part = dataclass_of(kind)
+        hint = field_types(part).get(name) if part else None
+        if hint is None:
+            return None
+        if NoneType in typing.get_args(hint):
+            return key, ".".join(names[:place])
+        kind = hint
+    return None
 
 
 def unknown_key(arguments: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 import pytest
 
 from study.config import override_errors as causes
+from study.config.compose import load_presets
 from study.config.presets import (
     NEAREST,
     any_of,
@@ -42,6 +43,17 @@ def test_a_setting_that_is_not_there_is_said_with_the_nearest(typed: str, expect
 )
 def test_what_the_schema_has_or_hydra_takes_is_left(typed: str) -> None:
     assert causes.unknown_key([typed]) == ""
+
+
+def test_a_part_of_what_is_null_is_refused_with_what_to_type() -> None:
+    expected = "judge.simulated.noise_sd is a part of judge.simulated, which is null in what is"
+    with pytest.raises(UserError, match=f"^{expected} composed here. Leave it out, or choose"):
+        load_presets("qwen3-8b", overrides=["judge.simulated.noise_sd=0.1"])
+    with (
+        pytest.raises(AssertionError, match="of ours"),
+        causes.nothing_below_null(["judge.simulated.noise_sd=0.1"]),
+    ):
+        raise AssertionError("of ours")
 
 
 def test_every_key_is_known_and_no_text_in_quotes_blamed() -> None:
