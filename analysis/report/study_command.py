@@ -19,6 +19,7 @@ from typing import Any
 from analysis.records.runs import Run
 from study.config.compose import opened, plain, preset_names, respelled
 from study.config.identity import ABSENT, identifying, left_out
+from study.config.override_errors import nothing_below_null
 from study.config.presets import CONF
 from study.config.schema import register
 from study.errors import UserError
@@ -119,7 +120,9 @@ def _changed(experiment: str, arms: Sequence[Run]) -> StudyCommand | None:
     if len(keys) > 1 or "arm" in keys:
         return None
     key = next(iter(keys), "")
-    values = {run.arm: _value(run, key) for run in arms if key}
+    values = {run.arm: text for run in arms if key if (text := _value(run, key)) is not None}
+    if key and len(values) < len(arms):  # the experiment sweeps over what these runs do not have
+        return None
     others = tuple(word for word in shared if word.partition("=")[0] != key)
     return StudyCommand(experiment, others, key, values)
 
@@ -211,11 +214,12 @@ def _other_presets(run: Run, identity: Mapping[str, Any]) -> Iterator[str]:
             yield f"{group}={name}"
 
 
-def _value(run: Run, key: str) -> str:
-    """What a run has for a group of presets or a setting, as it is typed."""
+def _value(run: Run, key: str) -> str | None:
+    """What a run has for a group of presets or a setting, as it is typed; None for nothing."""
     if key in GROUPS:
         return str(run.config[f"{key}.name"])
-    return str(_spelled(_with_lists(run.config)[key]))
+    settings = _with_lists(run.config)
+    return _spelled(settings[key]) if key in settings else None
 
 
 def _spelled(value: object) -> str | None:
@@ -250,7 +254,10 @@ def _composed(words: tuple[str, ...]) -> dict[str, Any] | None:
     register()
     in_sweep = GlobalHydra.instance().is_initialized()
     try:
-        with nullcontext() if in_sweep else initialize_config_dir(str(CONF), version_base="1.3"):
+        with (
+            nothing_below_null(words),
+            nullcontext() if in_sweep else initialize_config_dir(str(CONF), version_base="1.3"),
+        ):
             made = plain(compose("sweep", overrides=opened(respelled(words))), "this study")
         return _composition(identifying(made), made["shadow"])
     except (HydraException, OmegaConfBaseException, UserError):

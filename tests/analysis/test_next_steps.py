@@ -70,6 +70,8 @@ MORE = (
     [
         "",
         "judge=sim-verbose shadow=[sim-strict]",
+        # nearer to an experiment that sweeps over doses, which this judge does not have
+        "debug=tiny judge=sim-fair shadow=[sim-verbose]",
         "trainer.steps=12 trainer.learning_rate=1e-3 judge=sim-fair,sim-strict reward=rule",
         *(pytest.param(words, marks=pytest.mark.long) for words in MORE),
     ],
