@@ -24,10 +24,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scipy import stats
+from statsmodels.stats.multitest import multipletests
 
 from analysis.external.pairwise import exact_p
 from analysis.statistics.bounded_mean import STILL, Rare
-from analysis.statistics.corrections import benjamini_hochberg, holm
+from analysis.statistics.corrections import holm
 from analysis.statistics.estimate import NAN, Estimate, ratio, ratio_se
 from analysis.statistics.intervals import student
 from analysis.statistics.power import POWER, smallest_effect
@@ -242,7 +243,7 @@ def corrected(table: pd.DataFrame) -> pd.DataFrame:
     for _, places in table[is_tested].groupby("judge").groups.items():
         table.loc[places, "p_holm"] = holm(table.loc[places, "p"])
     if is_tested.any():
-        table.loc[is_tested, "p_bh"] = benjamini_hochberg(table.loc[is_tested, "p"])
+        table.loc[is_tested, "p_bh"] = multipletests(table.loc[is_tested, "p"], method="fdr_bh")[1]
     return table
 
 
