@@ -123,7 +123,7 @@ def _no_better(r2_by_method: pd.Series) -> list[str]:
     """A sentence where one of the simpler methods explains as much."""
     simpler = r2_by_method.reindex(SIMPLER).dropna()
     ours = r2_by_method[FORECAST]
-    if simpler.empty or ours > simpler.max():
+    if simpler.empty or math.isnan(ours) or ours > simpler.max():
         return []
     return [
         f"\nThe forecast is no better than {simpler.idxmax()}, whose mean r2 is"
