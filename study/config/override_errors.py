@@ -83,26 +83,29 @@ def nothing_below_null(arguments: Sequence[str]) -> Generator[None]:
     except AssertionError as error:
         if not str(error).startswith("Unexpected type for root"):
             raise
-        key, part = next(filter(None, map(_below_optional, arguments)), ("A setting", "one"))
+        below = [(key, part) for key, part in map(_optional_above, arguments) if part]
+        parts = list(dict.fromkeys(part for _, part in below))
+        if len(parts) == 1:
+            reason = f"{below[0][0]} is a part of {parts[0]}, which is null"
+        else:  # OmegaConf does not say of which
+            reason = f"A part of {any_of(parts) or 'a setting'} is set, which is null"
         raise UserError(
-            f"{key} is a part of {part}, which is null in what is composed here. Leave it out, or"
-            f" choose another {part.partition('.')[0]} that has it."
+            f"{reason} in what is composed here. Leave it out, or choose a preset that has it."
         ) from error
 
 
-def _below_optional(argument: str) -> tuple[str, str] | None:
-    """The key of a setting that stands below one that may be null, and that one."""
+def _optional_above(argument: str) -> tuple[str, str]:
+    """The key of a setting, and the one above it that may be null; empty for none."""
     key = argument.partition("=")[0].strip().lstrip("+~")
     names, kind = key.split("."), Study
     for place, name in enumerate(names[:-1], 1):
         part = dataclass_of(kind)
-        hint = field_types(part).get(name) if part else None
-        if hint is None:
-            return None
-        if NoneType in typing.get_args(hint):
+        kind = field_types(part).get(name) if part else None
+        if kind is None:
+            break
+        if NoneType in typing.get_args(kind):
             return key, ".".join(names[:place])
-        kind = hint
-    return None
+    return key, ""
 
 
 def unknown_key(arguments: Sequence[str]) -> str:

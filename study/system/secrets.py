@@ -111,9 +111,9 @@ def _secret_in(text: str) -> str:
 def _tried(text: str) -> Iterator[tuple[str, re.Pattern[str]]]:
     """Kinds of key and their patterns, without those of which ``text`` has no mark. Beyond ASCII
     a letter may have another capital than the pattern's, so there all are tried."""
-    lowered, has_marks = text.lower(), not text.isascii()
+    lowered, beyond_ascii = text.lower(), not text.isascii()
     for kind, pattern in PATTERNS.items():
-        if has_marks or any(mark in lowered for mark in MARKS.get(kind, ("",))):
+        if beyond_ascii or any(mark in lowered for mark in MARKS.get(kind, ("",))):
             yield kind, pattern
 
 

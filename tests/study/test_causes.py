@@ -48,7 +48,12 @@ def test_what_the_schema_has_or_hydra_takes_is_left(typed: str) -> None:
 def test_a_part_of_what_is_null_is_refused_with_what_to_type() -> None:
     expected = "judge.simulated.noise_sd is a part of judge.simulated, which is null in what is"
     with pytest.raises(UserError, match=f"^{expected} composed here. Leave it out, or choose"):
-        load_presets("qwen3-8b", overrides=["judge.simulated.noise_sd=0.1"])
+        load_presets("qwen3-8b", overrides=["judge.on_failure=zero", "judge.simulated.noise_sd=.1"])
+    with (
+        pytest.raises(UserError, match=r"A part of judge\.simulated or policy\.lora is set, which"),
+        causes.nothing_below_null(["judge.simulated.noise_sd=.1", "seed=1", "policy.lora.r=3"]),
+    ):
+        raise AssertionError("Unexpected type for root: NoneType")
     with (
         pytest.raises(AssertionError, match="of ours"),
         causes.nothing_below_null(["judge.simulated.noise_sd=0.1"]),
