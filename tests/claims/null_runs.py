@@ -78,6 +78,9 @@ def main(options: Options) -> int:
     print(f"{len(done)} trained runs")
     for seeds in SEEDS:
         of_studies = [false_findings(study) for study in null_studies(done, seeds)]
+        if not of_studies:
+            print(f"{seeds} seeds: no study, as too few arms have so many runs of the same seeds")
+            continue
         shares, findings = np.array(of_studies, dtype=float).T
         rate = mean_interval(shares)
         print(
