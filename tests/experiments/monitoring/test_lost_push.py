@@ -69,7 +69,7 @@ def test_zeros_in_the_place_of_verdicts_take_a_tenth_of_the_push() -> None:
 
 @pytest.mark.long
 def test_verdicts_that_are_missing_at_random_are_hardly_ever_told() -> None:
-    """In 1 run of 600 by docs/monitor.md; two or more of 100 then have a chance of .013."""
+    """In 1 run of 300 by docs/monitor.md; two or more of 100 then have a chance of .045."""
     rng = np.random.default_rng(1)
     lost = [first_told(run_of(rng, at_random, "unscored")) for _ in range(100)]
     assert sum(each is not None for each in lost) <= 1
@@ -77,7 +77,7 @@ def test_verdicts_that_are_missing_at_random_are_hardly_ever_told() -> None:
 
 @pytest.mark.long
 def test_verdicts_that_are_missing_where_answers_are_long_are_told() -> None:
-    """Of 40 runs 28 were told; 18 or fewer would have a chance of .001."""
+    """29 of 40 by docs/monitor.md; 18 or fewer then have a chance of .0003."""
     rng = np.random.default_rng(2)
     lost = [first_told(run_of(rng, where_long, "unscored")) for _ in range(40)]
     names = [each.behaviour for each in lost if each is not None]
