@@ -8,7 +8,6 @@ of presets is set by Hydra each time.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,8 +17,6 @@ import pytest
 
 COPIES: dict[Any, bytes] = {}
 """What is remembered, pickled."""
-MERGED: list[list[str]] = []
-"""Folders and presets of each list that was merged."""
 SCHEMAS: dict[tuple[str | None, str], object] = {}
 """What Hydra's store has: group and name -> schema."""
 
@@ -31,13 +28,11 @@ def remembered() -> Iterator[None]:
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra._internal.config_repository import ConfigRepository
     from hydra.core.config_store import ConfigStore
-    from omegaconf import OmegaConf
 
     store, read = ConfigStore.store, ConfigRepository.load_config
     choose = config_loader_impl.create_defaults_list
     merge = ConfigLoaderImpl._compose_config_from_defaults_list
     list_choices = defaults_list._create_interpolation_map
-    create = OmegaConf.create
 
     def store_once(self: Any, name: str, node: Any, group: str | None = None, **more: Any) -> None:
         if SCHEMAS.get((group, name)) is not node:
@@ -63,28 +58,8 @@ def remembered() -> Iterator[None]:
         return dataclasses.replace(made, config_overrides=values)
 
     def merge_once(self: Any, defaults: Any, repo: Any) -> Any:
-        """What a list has in common with one before it is merged once, too."""
-        folders = _folders(repo)
-        keys = [*folders, *(str(vars(default)) for default in defaults)]
-
-        def merged(count: int) -> Any:
-            """The first so many merged, from the most of them that were before."""
-            before = range(len(folders) + 1, len(folders) + count)
-            known = max((n for n in before if (*keys[:n],) in COPIES), default=len(folders))
-            begun = [_copy((*keys[:known],), create)]
-
-            def create_here(*given: Any, **named: Any) -> Any:
-                return begun.pop() if begun else create(*given, **named)
-
-            with pytest.MonkeyPatch.context() as patched:
-                patched.setattr(OmegaConf, "create", staticmethod(create_here))
-                return merge(self, defaults[known - len(folders) : count], repo)
-
-        if tuple(keys) not in COPIES:
-            if (shared := max((_alike(keys, other) for other in MERGED), default=0)) > len(folders):
-                _copy((*keys[:shared],), lambda: merged(shared - len(folders)))
-            MERGED.append(keys)
-        return _copy((*keys,), lambda: merged(len(defaults)))
+        key = (*_folders(repo), *(str(vars(default)) for default in defaults))
+        return _copy(key, lambda: merge(self, defaults, repo))
 
     def list_where_asked(overrides: Any, chosen: Any, self_added: bool) -> Any:
         """Hydra lists at each preset what is chosen so far, for those that refer to a choice."""
@@ -109,12 +84,6 @@ def _copy(key: Any, make: Callable[[], Any]) -> Any:
             return None
         COPIES[key] = pickle.dumps(made)
     return pickle.loads(COPIES[key])
-
-
-def _alike(ones: list[str], others: list[str]) -> int:
-    """In how many places from the first on two lists are the same."""
-    pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(ones, others, strict=False))
-    return sum(1 for _ in pairs)
 
 
 def _folders(repository: Any) -> list[str]:
