@@ -26,7 +26,7 @@ import yaml
 
 from analysis.display import svg
 from analysis.propagation.estimate import paths, pushed
-from analysis.records.runs import Run, read_study, shift
+from analysis.records.runs import Records, Run, read_study, shift
 from analysis.report.evidence import Evidence, gather, of_records
 from study.cell import records, study_file
 from study.cell.records import arrow_type
@@ -304,17 +304,15 @@ def clustered(values: np.ndarray, groups: np.ndarray) -> Any:
     return fit.fit(cov_type="cluster", cov_kwds={"groups": groups}, use_t=True)
 
 
-def evidence_of(study: Path, change: Callable[[Sequence[Run]], Sequence[Run]]) -> Evidence:
-    """The evidence of a study whose runs were changed, resting on all of its cells."""
-    records = read_study(study)
-    changed = dataclasses.replace(records, runs=list(change(records.runs)))
-    return of_records(changed, list(records.table["cell"]))
+def resting_on_all(records: Records) -> Evidence:
+    """The evidence of a study, of all of its cells."""
+    return of_records(records, list(records.table["cell"]))
 
 
 def changed(before: Evidence, change: Callable[[Sequence[Run]], Sequence[Run]]) -> Evidence:
     """The evidence of a study that was gathered, with its runs changed, resting on all of them."""
-    records = dataclasses.replace(before.records, runs=list(change(before.records.runs)))
-    return of_records(records, list(records.table["cell"]))
+    runs = list(change(before.records.runs))
+    return resting_on_all(dataclasses.replace(before.records, runs=runs))
 
 
 @pytest.fixture
@@ -339,4 +337,6 @@ def following(runs: Sequence[Run], factor: float) -> list[Run]:
 @pytest.fixture(scope="session")
 def real_evidence(small_study: Path, together: Path) -> Evidence:
     """The evidence of the study that was trained for real, resting on all of its cells."""
-    return kept(together / "gathered" / "small_study", lambda: evidence_of(small_study, list))
+    return kept(
+        together / "gathered" / "small_study", lambda: resting_on_all(read_study(small_study))
+    )

@@ -3,6 +3,7 @@ design can see: by hand, against other libraries, and by coverage."""
 
 import itertools
 import math
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -32,6 +33,7 @@ from analysis.statistics.power import (
 from analysis.statistics.proportions import auc, confusion, rogan_gladen, wilson
 from analysis.statistics.run_variance import BEFORE_DATA, NO_EXCESS, RunVariance
 from tests.conftest import run_alone
+from tests.tiers import some
 
 NUMBERS = st.lists(st.floats(-1e3, 1e3).map(lambda x: round(x, 3)), min_size=2, max_size=8)
 
@@ -339,15 +341,9 @@ def test_a_paired_difference_has_the_p_of_its_interval():
     assert pair.value == floor.value and pair.high < floor.high
 
 
-LONG_ALONE = [(3, 0.25), (3, 1.0), (6, 0.0), (6, 0.25), (6, 4.0)]
-
-
 @pytest.mark.parametrize(
     "seeds, excess",
-    [
-        *[(3, 0.0), (3, 4.0), (6, 1.0)],
-        *(pytest.param(*each, marks=pytest.mark.long) for each in LONG_ALONE),
-    ],
+    some(product([3, 6], [0.0, 0.25, 1.0, 4.0]), standard=[(3, 0.0), (3, 4.0), (6, 1.0)]),
 )
 def test_null_comparisons_leave_0_out_in_3_to_7_percent(seeds, excess):
     """The rates of docs/statistics.md, over 120 studies of 24 comparisons that go together: the

@@ -8,6 +8,7 @@ from scipy import stats
 
 from analysis.drift.substitution import base_of, false_alarm, substitutions, why_no_substitution
 from tests.analysis.conftest import made_run
+from tests.tiers import some
 
 
 def moved(arm, seed, *shifts, config=None):
@@ -91,10 +92,7 @@ def test_the_false_alarm_by_hand_and_of_few_runs():
 
 @pytest.mark.parametrize(
     ("arms", "studies"),
-    [
-        *[(1, 40), (10, 10)],
-        *(pytest.param(*each, marks=pytest.mark.long) for each in ((1, 80), (10, 24))),
-    ],
+    some([(1, 40), (10, 10), (1, 80), (10, 24)], standard=[(1, 40), (10, 10)]),
 )
 def test_bias_free_studies_hardly_ever_show_it(arms, studies):
     """Planted studies of arms that drift alike by .5 SD: at most 7 % show any, however many arms.

@@ -13,6 +13,7 @@ from experiments.sweep import cells_of
 from study.config.identity import identifying
 from study.config.schema import Lora, Study, freeze, register
 from tests.conftest import ROOT
+from tests.tiers import some
 
 GROUPS = sorted(path.name for path in (ROOT / "conf").iterdir() if path.is_dir())
 GROUPS.remove("accelerate")  # its files are accelerate's own
@@ -102,7 +103,7 @@ def crossed(ones: list[str], others: list[str]) -> list[Any]:
     pairs = [(one, other) for one in ones for other in others]
     most = max(len(ones), len(others))
     kept = {(ones[k % len(ones)], others[k % len(others)]) for k in range(most)}
-    return [pytest.param(*pair, marks=[pytest.mark.long] * (pair not in kept)) for pair in pairs]
+    return some(pairs, standard=kept)
 
 
 @pytest.mark.parametrize(

@@ -248,9 +248,9 @@ def test_without_data_the_hub_is_asked_and_its_silence_explained(monkeypatch):
 
 def test_all_541_from_the_command_line_in_under_ten_seconds(tmp_path):
     prompts = ifeval.load_prompts(SHARED)
-    # the prompts of the next two rows: 100 words of prose, many kinds of mark
+    # the prompts of the next four rows: 400 words of prose, many kinds of mark
     answers = {
-        prompt.text: "\n\n".join(other.text for other in (prompts + prompts)[i + 1 : i + 3])
+        prompt.text: "\n\n".join(other.text for other in (prompts + prompts)[i + 1 : i + 9])
         for i, prompt in enumerate(prompts)
     }
     write(tmp_path / "r.jsonl", answers)

@@ -22,6 +22,7 @@ from study.cell.records import KINDS, part_name, write_rows
 from study.cell.signature import UNSIGNED
 from study.errors import UserError
 from tests.rewritten import unsigned
+from tests.tiers import some
 
 Change = Callable[[pd.DataFrame], pd.DataFrame]
 FIRST = part_name(1)
@@ -154,10 +155,7 @@ LIKE_OTHERS = {
 """Damages that the same lines find as one of the others."""
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [pytest.param(name, marks=[pytest.mark.long] * (name in LIKE_OTHERS)) for name in ROWS],
-)
+@pytest.mark.parametrize("damage", some(ROWS, standard=ROWS.keys() - LIKE_OTHERS))
 def test_rows_that_cannot_be_are_named(alone, capsys, damage):
     kind, change, why = ROWS[damage]
     unsigned(first(alone))  # as an older version wrote it: what is signed is only compared

@@ -207,22 +207,22 @@ from study.cell.folder import CellFolder
 from study.config.schema import Tracking
 import mlflow.store.tracking.sqlalchemy_store
 
-def start(cell, together):
+def start(cell, together, steps):
     together.wait()
     runs = cell.parent.parent
     if runs.name == "fresh":
         initialise(tracking_uri(Tracking(), runs), runs, "demo", ["judge", "seed"])
     with RunLog(load_cell(CellFolder(cell))) as log:
-        for step in range(1, 5):  # one flush while others write, and what is left at the end
+        for step in range(1, steps + 1):  # flushed while others write, and at the end
             log.add(step, step, {"reward/mean": float(step)})
 
 load_mlflow()
 fork = multiprocessing.get_context("fork")
-cells = [Path(cell) for cell in sys.argv[1:]]
+steps, cells = int(sys.argv[1]), [Path(cell) for cell in sys.argv[2:]]
 for kind in ("runs", "fresh"):
     here = [cell for cell in cells if cell.parent.parent.name == kind]
     together = fork.Barrier(len(here))
-    processes = [fork.Process(target=start, args=(cell, together)) for cell in here]
+    processes = [fork.Process(target=start, args=(cell, together, steps)) for cell in here]
     for one in processes:
         one.start()
     for one in processes:
@@ -231,17 +231,22 @@ for kind in ("runs", "fresh"):
 """
 
 
-def test_processes_start_at_once(runs: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("processes", "steps"), [(3, 4), pytest.param(4, 8, marks=pytest.mark.long)]
+)
+def test_processes_start_at_once(runs: Path, tmp_path: Path, processes: int, steps: int) -> None:
     """In a store that is there, and in one that the first of them makes."""
     fresh = tmp_path / "fresh"
-    begun = {place: [cell_of(place, seed=seed) for seed in range(3)] for place in (runs, fresh)}
+    begun = {
+        place: [cell_of(place, seed=seed) for seed in range(processes)] for place in (runs, fresh)
+    }
     begin(runs, *begun[runs])
     folders = [cell.folder for cells in begun.values() for cell in cells]
-    child = commands.start_program(AT_ONCE, *folders, stderr=subprocess.STDOUT)
+    child = commands.start_program(AT_ONCE, steps, *folders, stderr=subprocess.STDOUT)
     out, _ = child.communicate(timeout=GENEROUS_S)
-    assert out == "runs [0, 0, 0]\nfresh [0, 0, 0]\n"
+    assert out == f"runs {[0] * processes}\nfresh {[0] * processes}\n"
     for place, cells in begun.items():
-        assert len(history(place)) == 3 * 4
+        assert len(history(place)) == processes * steps
         assert {status_of(place, cell.name) for cell in cells} == {"FINISHED"}
         assert len(sql(place, "select 1 from runs where name = 'demo'")) == 1
         assert sql(place, "pragma integrity_check") == [("ok",)]

@@ -16,6 +16,7 @@ from study.system.files import read_json, write_json, write_yaml
 from tests.conftest import came_of
 from tests.faults import lives, windows
 from tests.plain_user import plain_user
+from tests.tiers import some
 from tests.waiting import wait_for
 
 
@@ -149,11 +150,7 @@ def test_without_a_sound_checkpoint_all_steps_are_trained_again(unfinished, whol
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "optimizer.pt",
-        pytest.param("adapter_model.safetensors", marks=pytest.mark.long),
-        pytest.param("rng_state.pth", marks=pytest.mark.long),
-    ],
+    some(["optimizer.pt", "adapter_model.safetensors", "rng_state.pth"], standard=["optimizer.pt"]),
 )
 def test_a_checkpoint_that_is_whole_and_cannot_be_loaded(unfinished, name):
     (unfinished / "checkpoints" / "checkpoint-2" / checkpoints.COMPLETE).unlink()

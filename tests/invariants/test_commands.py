@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import commands
+from tests.tiers import some
 
 PROBE = "tests.command_probe"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="commands are forked on Linux")
@@ -73,18 +74,13 @@ def of_the_traceback(errors: str) -> str:
     return re.sub(r'  File "(<frozen runpy>|[^"]*command_server\.py)".*\n(    .*\n)*', "", errors)
 
 
+ENDS = ("return", "exit 3", "exit with words", "raise", "interrupt", "thread", "lost output")
+ENDS += ("SIGTERM", "SIGINT")
 OF_THE_SAME_KIND = ("exit 300", "underscore", "SIGKILL", "SIGABRT", "SIGPIPE")
 """Ends by a number and by a signal, as others are."""
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        *("return", "exit 3", "exit with words", "raise", "interrupt"),
-        *("thread", "lost output", "SIGTERM", "SIGINT"),
-        *(pytest.param(how, marks=pytest.mark.long) for how in OF_THE_SAME_KIND),
-    ],
-)
+@pytest.mark.parametrize("how", some((*ENDS, *OF_THE_SAME_KIND), standard=ENDS))
 def test_a_fork_ends_as_a_fresh_process_ends(how):
     real, forked = both("end", how)
     assert (forked.returncode, forked.stdout) == (real.returncode, real.stdout)
