@@ -10,7 +10,6 @@ from analysis.compare.display import text
 from analysis.compare.estimate import compare
 from analysis.display.printed import show
 from study.cli import StudyOptions, command, option, output
-from study.config.bounds import Number
 from study.errors import UserError
 
 
@@ -20,7 +19,6 @@ class Options:
 
     study: list[str] = option("two studies, separated by a comma", [], required=True)
     runs_dir: Path = option("folder that holds the studies", Path("runs"))
-    steps: int = option("first steps that a forecast reads", 1, Number(low=1))
     forecast: bool = option(
         "forecast each by the other; asks judges for verdicts of first rollouts that are not"
         " stored",
@@ -43,7 +41,7 @@ class Options:
 def main(options: Options) -> int:
     """Exit codes: 0 printed, 2 a user's error."""
     folders = [(options.runs_dir / name).absolute() for name in options.study]
-    result = compare(*folders, steps=options.steps, forecast=options.forecast)
+    result = compare(*folders, forecast=options.forecast)
     return show(options, result.numbers(), lambda: text(result))
 
 

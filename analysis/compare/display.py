@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 from analysis.compare.estimate import Comparison, CrossForecast, ShiftPair
 from analysis.display.printed import aligned, with_problems
-from analysis.forecast.units import FORECAST
 from analysis.statistics.estimate import Estimate
 from analysis.statistics.prediction import Prediction
 from study.screen import plural, visible
@@ -126,8 +125,7 @@ def _rounded(value: float) -> str:
 def _forecast(result: CrossForecast) -> list[str]:
     if result.why_none:
         return [f"No forecast of {result.of} by {result.by}: {result.why_none}"]
-    scores = [row.scores for row in result.scores if row.method == FORECAST]
-    known = [each for each in scores if not math.isnan(each.inside)]
+    known = [row for row in result.scores if not math.isnan(row.inside)]
     rows = [
         {
             "measure": row.feature,
@@ -140,14 +138,14 @@ def _forecast(result: CrossForecast) -> list[str]:
         if not math.isnan(row.predicted.value)
     ]
     lines = [
-        f"{result.of} forecast by the runs of {result.by} [95 % of runs], next to the trained"
+        f"{result.of} forecast by the runs of {result.by} [90 % of runs], next to the trained"
         " shifts; by rollouts, in the units above:"
     ]
     if result.in_both:
         lines.append(f"(both studies trained {_listed(result.in_both)})")
     lines += aligned(rows) or ["No behaviour varies that could be forecast."]
     if known:
-        inside = sum(each.inside * each.count for each in known) / sum(each.count for each in known)
+        inside = sum(each.inside * each.runs for each in known) / sum(each.runs for each in known)
         lines.append(f"{inside:.0%} of the runs' shifts lie in the interval of their forecast.")
     return lines
 

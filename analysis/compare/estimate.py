@@ -16,9 +16,10 @@ import pandas as pd
 
 from analysis.drift import estimate as drift
 from analysis.forecast import units as forecast_units
-from analysis.forecast.estimate import FirstRewards, ask
-from analysis.forecast.response import FEWEST_ARMS
-from analysis.forecast.units import Candidates, MethodScore, Trained
+from analysis.forecast.candidates import Candidates, candidates
+from analysis.forecast.estimate import BaseRewards, ask
+from analysis.forecast.scores import MethodScore
+from analysis.forecast.units import FEWEST_ARMS, Trained
 from analysis.frozen.effects import Effects, On, effects_of
 from analysis.frozen.estimate import all_frozen
 from analysis.records.runs import Records, Run, read_study
@@ -179,12 +180,11 @@ class Comparison:
         }
 
 
-def compare(left: Path, right: Path, steps: int = 1, forecast: bool = True) -> Comparison:
+def compare(left: Path, right: Path, forecast: bool = True) -> Comparison:
     """The studies in two folders, side by side.
 
     Args:
         left, right: folders of the studies.
-        steps: first steps that a forecast reads.
         forecast: whether each is forecast by the other, for which judges are asked of first
             rollouts what the store does not have.
     """
@@ -198,7 +198,7 @@ def compare(left: Path, right: Path, steps: int = 1, forecast: bool = True) -> C
         alone=[sorted({*side.arms} - {*both}) for side in sides],
         config=differences(one, other, both),
         shifts=shifts(one, other, on),
-        forecasts=forecasts((left, one), (right, other), steps) if forecast else [],
+        forecasts=forecasts((left, one), (right, other)) if forecast else [],
         problems=[problem for side in sides for problem in side.records.problems],
     )
 
@@ -263,26 +263,26 @@ def _varies(run: Run, name: str) -> bool:
 
 @dataclass(frozen=True)
 class ForecastInputs:
-    """What the first rollouts of a study say of its judges, and how its runs came out."""
+    """What the rollouts of a study's first step say of its judges, and how its runs came out."""
 
-    first_rewards: FirstRewards
+    base_rewards: BaseRewards
     judged: Candidates
     runs: Trained
     effects: Effects
     """On rollouts, which forecasts are of."""
 
 
-def forecasts(one: tuple[Path, Side], other: tuple[Path, Side], steps: int) -> list[CrossForecast]:
+def forecasts(one: tuple[Path, Side], other: tuple[Path, Side]) -> list[CrossForecast]:
     """Each study forecast by a fit on the runs of the other alone. Where one cannot be,
     ``why_none`` says why."""
     inputs: list[ForecastInputs | UserError] = []
     for folder, side in (one, other):
         try:
-            first_rewards = ask(folder, "study", steps)
-            judged = forecast_units.candidates(first_rewards)
+            base_rewards = ask(folder, "study")
+            judged = candidates(base_rewards)
             trained = forecast_units.trained(side.runs, judged)
             effects = effects_of(side.runs, None, on="rollouts")
-            inputs.append(ForecastInputs(first_rewards, judged, trained, effects))
+            inputs.append(ForecastInputs(base_rewards, judged, trained, effects))
         except UserError as error:
             inputs.append(error)
     first, second = inputs
@@ -303,12 +303,12 @@ def _forecast(
         assert isinstance(of, ForecastInputs) and isinstance(by, ForecastInputs)
         if (arms := len(np.unique(by.runs.arm))) < FEWEST_ARMS:
             raise UserError(
-                f"{fitted_on} has finished runs of {arms} arms; the response fit needs"
+                f"{fitted_on} has finished runs of {arms} arms; the fit needs"
                 f" {FEWEST_ARMS} arms or more."
             )
-        response_fit = forecast_units.fitted(by.first_rewards, by.judged, by.runs)
-        lines = forecast_units.forecasts(response_fit, of.first_rewards, of.judged)
-        scores = forecast_units.scored(response_fit, of.first_rewards, of.judged, of.runs)
+        response_fit = forecast_units.fitted(by.base_rewards, by.judged, by.runs)
+        lines = forecast_units.forecasts(response_fit, of.base_rewards, of.judged)
+        scores = forecast_units.scored(response_fit, of.base_rewards, of.judged, of.runs)
     except UserError as error:
         return CrossForecast(name, fitted_on, why_none=str(error))
     rows = []
@@ -317,4 +317,4 @@ def _forecast(
         trained = of_arm[of_arm["cell"].isin(of.runs.cells)]
         rows.append(replace(line, observed=drift.mean_shift(trained, of.effects.variances)))
     in_both = sorted({*of.judged.arms} & {*by.judged.arms})
-    return CrossForecast(name, fitted_on, in_both, rows, scores)
+    return CrossForecast(name, fitted_on, in_both, rows, scores.methods)

@@ -10,20 +10,26 @@ import numpy as np
 import pandas as pd
 
 from analysis.display.figures import blank, looks, style
+from analysis.display.printed import aligned
+from analysis.forecast.baselines import ORACLES, SIMPLER
 from analysis.forecast.estimate import Push, Pushes
+from analysis.forecast.scores import MOVES, Scored
 from analysis.forecast.study import InUnits
-from analysis.forecast.units import FORECAST, MOVES, SIMPLER, MethodScore
-from analysis.statistics.estimate import columns
+from analysis.forecast.units import FORECAST
+from analysis.statistics.estimate import Estimate, columns
 from study.screen import plural
 
 SHOWN = 4
 """Behaviours that are shown in full: those that the judges differ on most."""
 LEGEND = (
-    "forecast: from the judge's bias on the first rollouts; one line: exposure x (drift + one"
-    " factor x\nE Cov(advantage, z)); covariance, bias: one factor times that, or times the bias on"
-    " the behaviour\nitself; drift: the same for all judges; repetition: the arm's other runs, no"
-    " forecast. rho: rank\ncorrelation over arms; r2, slope, inside (the 95 % interval) and crps"
-    " (SDs): over runs."
+    "forecast: a replay of the training on rollouts before it; family unseen: fitted without all"
+    " judges\nthat pay for the same; one line: exposure x (drift + one factor x E Cov(advantage,"
+    " z)); line by\nbehaviour: with a factor of each; covariance, bias: one factor times that, or"
+    " times the bias on the\nbehaviour itself; drift: the same for all judges; planted dose and"
+    " another seed know what no\nforecast can. r2: 1 - SSE / SS over the means of judges; seeds:"
+    " agreement of two runs of a judge;\nbest: the r2 of who knows each judge's mean; share: r2 /"
+    " best, where seeds agree; rho: rank\ncorrelation over judges; inside: runs in their 90 %"
+    " interval."
 )
 
 
@@ -33,8 +39,8 @@ def text(pushes: Pushes, units: InUnits) -> str:
     early = ", ".join(units.ended_early)
     texts = [
         *(_pushes(pushes) if pushes.pushes else []),
-        *([] if units.why_none else _shifts(units, pushes.steps)),
-        *(_scores(units.scores) if units.scores else []),
+        *([] if units.why_none else _shifts(units, pushes)),
+        *(_scores(units.scored) if units.scored.methods else []),
         f"\nEnded early by an alarm, so in no fit and no score: {early}" if early else "",
         f"\nNo shift in units: {units.why_none}" if units.why_none else "",
     ]
@@ -43,13 +49,8 @@ def text(pushes: Pushes, units: InUnits) -> str:
 
 def _where(result: Pushes) -> str:
     """On what the pushes rest."""
-    groups = f"{plural(result.groups, 'group')} of {plural(result.prompts, 'prompt')}"
-    if result.steps == 1:
-        return f"at the first step, before any judge has taught anything ({groups})"
-    return (
-        f"over the first {result.steps} steps of all arms ({groups}; from step 2 on by policies"
-        " that their judges have begun to train)"
-    )
+    prompts = plural(result.prompts, "prompt")
+    return f"before training ({prompts} x {plural(result.rollouts, 'rollout')} of {result.base})"
 
 
 def _pushes(result: Pushes) -> list[str]:
@@ -70,7 +71,7 @@ def _pushes(result: Pushes) -> list[str]:
     return lines
 
 
-def _shifts(units: InUnits, steps: int) -> list[str]:
+def _shifts(units: InUnits, pushes: Pushes) -> list[str]:
     """Shifts of every judge, in the unit of each behaviour that is forecast."""
     shown = [line for line in units.shifts if not math.isnan(line.predicted.value)]
     rows = [
@@ -82,41 +83,63 @@ def _shifts(units: InUnits, steps: int) -> list[str]:
     wide = table.pivot(index="judge", columns="feature", values="estimate")
     names = list(dict.fromkeys(line.feature for line in shown))
     head = (
-        f"\nShift at the end of training [95 % of runs], from {steps} step(s), by the"
-        f" runs of {units.fit}, in each behaviour's own unit:"
+        f"\nShift at the end of training [90 % of runs], forecast {_where(pushes)} by the runs of"
+        f" {units.fit}, in each behaviour's own unit:"
     )
     blocks = [wide[names[at : at + 4]] for at in range(0, len(names), 4)]
-    why = "too few scores that differ to tell its bias"
     known = {line.arm for line in shown}
-    unknown = dict.fromkeys(line.arm for line in units.shifts if line.arm not in known)
-    sentences = [f"No shift of {judge}: {why}." for judge in unknown]
+    unknown = {
+        line.arm: line.predicted.note or "too few scores that differ to tell its bias"
+        for line in units.shifts
+        if line.arm not in known
+    }
+    sentences = [f"No shift of {judge}: {why}." for judge, why in unknown.items()]
     return [head, *(block.to_string() for block in blocks), *sentences]
 
 
-def _scores(scores: Sequence[MethodScore]) -> list[str]:
+def _scores(scored: Scored) -> list[str]:
     """How the forecast came out beside the simpler ones."""
-    table = pd.DataFrame([line.row() for line in scores])
+    table = pd.DataFrame([line.row() for line in scored.methods])
     ours = table[table["method"] == FORECAST].set_index("feature")
-    shown = ours[["runs", "arms", "moves", "rho", "r2", "slope", "low", "high", "inside", "crps"]]
-    others = {
+    tops = pd.DataFrame([columns(top) for top in scored.ceilings]).set_index("feature")
+    reached = tops[["seeds", "seeds_low", "seeds_high", "best"]]
+    shown = ours[["runs", "judges", "moves", "r2"]].join(reached)
+    shown = shown.join(ours[["share", "slope", "low", "high", "rho", "inside"]])
+    by_method = {
         column: table.pivot(index="feature", columns="method", values=column).loc[ours.index]
-        for column in ("rho", "r2", "crps")
+        for column in ("r2", "rho")
     }
-    means = table.groupby("method", sort=False)[["rho", "r2", "inside", "crps"]].mean()
-    moved = table[table["moves"]].groupby("method", sort=False)[["rho", "r2", "inside"]].mean()
-    moved.columns = [f"{name}, moved" for name in moved.columns]
+    rows = [
+        {
+            "method": f"{line.method} (oracle)" if line.method in ORACLES else line.method,
+            "r2": f"{line.r2:.2f}",
+            "rho": f"{line.rho:.2f}",
+            "behind in r2": _ends(line.behind),
+            "behind in rho": _ends(line.rho_behind),
+        }
+        for line in scored.pooled
+    ]
+    moved = "that moved" if tops["moves"].any() else "of all, as none moved"
+    r2s = pd.Series({line.method: line.r2 for line in scored.pooled})
     return [
-        "\nForecast against the runs that were trained, by behaviour:",
+        "\nForecast against the judges that were trained, by behaviour:",
         shown.round(2).to_string(),
         *(
-            f"\n{name} of every method:\n{part.round(2).to_string()}"
-            for name, part in others.items()
+            f"\n{name} of every method:\n{each.round(2).to_string()}"
+            for name, each in by_method.items()
         ),
-        f"\nMeans over behaviours, and over those that moved {MOVES} SD under some judge:",
-        means.join(moved).round(3).to_string(),
-        *_no_better(moved["r2, moved"] if len(moved) else means["r2"]),
+        f"\nMeans over the {plural(scored.pooled[0].behaviours, 'behaviour')} {moved} {MOVES} SD"
+        " under some judge, and how far each method is behind the forecast [95 % over judges]:",
+        *aligned(rows),
+        *_no_better(r2s),
         LEGEND,
     ]
+
+
+def _ends(each: Estimate) -> str:
+    return (
+        "" if math.isnan(each.value) else f"{each.value:+.2f} [{each.low:+.2f}, {each.high:+.2f}]"
+    )
 
 
 def _no_better(r2_by_method: pd.Series) -> list[str]:

@@ -1,21 +1,18 @@
-"""What each judge would push, from the first rollouts of a study.
+"""What each judge would push, from rollouts of the policy before training.
 
-Every candidate scores the rollouts of a study's first steps, the scores become the rewards and
-advantages that training would have made, and judges are ranked by the push E Cov(A, z) on each
-behaviour, with intervals over prompts. `analysis.forecast.units` turns it into shifts at the
-end of training.
+Every candidate scores the rollouts of the first step of a study, which no judge has taught anything
+yet, the scores become the rewards and advantages that training would have made, and judges are
+ranked by the push E Cov(A, z) on each behaviour, with intervals over prompts.
+`analysis.forecast.units` turns it into shifts at the end of training.
 
 `rank` says how sure the order of the judges is: prompts are drawn again for all of them at once, so
 what prompts share does not blur it.
-
-The rollouts are those of all runs of the study. In the first step no judge has taught anything yet;
-those of later steps are drawn by policies that the study's judges have begun to train.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +31,7 @@ from study.cell.folder import study_cells
 from study.cell.parts import read_part
 from study.cell.records import FEATURE
 from study.config.compose import load_presets
-from study.config.schema import Judge
+from study.config.schema import Judge, Study, Trainer
 from study.errors import UserError
 from study.features import FEATURES, measured, shared_keyword
 from study.programs.endings import Ending
@@ -47,6 +44,8 @@ from study.tasks import kind_of, oracle
 from study.verdict import mean_score
 
 DRAWS = 2000
+OWN = "study"
+"""For the judges of a study, in place of names of presets."""
 
 
 @dataclass(frozen=True)
@@ -158,8 +157,8 @@ def pushes(
     return lines
 
 
-def first_rollouts(cells: Sequence[Cell], steps: int, keyword: str = "") -> Rollouts:
-    """The distinct groups of the first ``steps`` steps of all runs.
+def first_rollouts(cells: Sequence[Cell], keyword: str = "") -> Rollouts:
+    """The distinct groups of the first step of all runs.
 
     Arms of one seed share their first rollouts, which are then taken once. A missing answer has NaN
     features; the calls of each operator are features of an executed program.
@@ -170,7 +169,7 @@ def first_rollouts(cells: Sequence[Cell], steps: int, keyword: str = "") -> Roll
     groups: dict[tuple[str | None, ...], tuple[Row, tuple[Record, ...]]] = {}
     needed = ["rollout_id", "group", "prompt_id", "answer", "tokens", "truth", "rules", "outcome"]
     for cell in cells:
-        for part in cell.folder.parts("rollouts")[:steps]:
+        for part in cell.folder.parts("rollouts")[:1]:
             try:
                 table = read_part(part)
             except Damaged as error:
@@ -215,21 +214,21 @@ def first_rollouts(cells: Sequence[Cell], steps: int, keyword: str = "") -> Roll
 
 
 def rewards(
-    judge: Judge, cell: Cell, rollouts: Rollouts, runs_dir: Path
+    judge: Judge, config: Study, rollouts: Rollouts, runs_dir: Path
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The judge's scores of all groups and the rewards that ``cell`` makes of them, each (P, G).
+    """The judge's scores of all rollouts and the rewards that ``config`` makes of them, (P, M).
 
-    NaN is a missing score or reward. Rows are put to the judge, scores corrected, failures treated
-    and parts added up as in the first step under the cell's configuration.
+    NaN is a missing score or reward. Rows are put to the judge in groups as they are trained,
+    scores corrected, failures treated and parts added up as in the first step of ``config``.
     """
-    config = cell.config
     recorded = [
         compose.recorded(config, row, record)
         for row, group in zip(rollouts.rows, rollouts.records, strict=True)
         for record in group
     ]
     items = [rollout.item for rollout in recorded]
-    size = len(rollouts.records[0])
+    of_prompt, group = len(rollouts.records[0]), config.trainer.group_size
+    size = of_prompt if of_prompt % group else group
     truth_of = oracle(config.task)
     if judge.simulated is not None:  # then it says at once what it says
         pairs = [item for item in items if item is not None]
@@ -245,51 +244,116 @@ def rewards(
     scores, *others = [[mean_score(votes) for votes in votes_N] for votes_N in votes_J_N]
     corrected, _ = Corrector()(StepVerdicts(config, 1, size, recorded, votes_J_N[0], others))
     paid = compose.recompose(config, recorded, corrected, size, judge.on_failure)
-    scores_P_G, paid_P_G = np.array([scores, paid], dtype=float).reshape(2, -1, size)
-    return scores_P_G, paid_P_G
-
-
-def candidates(
-    names: str, cells: Sequence[Cell], arms: Mapping[str, str]
-) -> dict[str, tuple[Judge, Cell]]:
-    """Label -> (judge, cell whose configuration makes the reward): presets by name under that of
-    the first run, or with ``study`` the judge of each arm under its own. Raises UserError: no such
-    preset."""
-    if names == "study":
-        by_arm = {arms[cell.name]: (cell.config.judge, cell) for cell in cells}
-        return {arm: by_arm[arm] for arm in dict.fromkeys(arms.values()) if arm in by_arm}
-    return {name: (load_presets(name)[0], cells[0]) for name in names.split(",")}
+    scores_P_M, paid_P_M = np.array([scores, paid], dtype=float).reshape(2, -1, of_prompt)
+    return scores_P_M, paid_P_M
 
 
 @dataclass(frozen=True)
-class FirstRewards:
-    """First rollouts of a study and what each candidate's training would have paid for them.
+class Candidate:
+    """A judge, and the configuration of the training that would take it."""
+
+    judge: Judge
+    config: Study
+
+
+def choose(
+    names: str, cells: Sequence[Cell], arms: Mapping[str, str], trainer: Trainer | None = None
+) -> dict[str, Candidate]:
+    """Label -> candidate: presets by name under the configuration of the first run, or with
+    ``study`` the judge of each arm under its own; ``trainer`` in its place. Raises UserError: no
+    such preset."""
+    if names == OWN:
+        by_arm = {arms[cell.name]: cell.config for cell in cells}
+        of_arms = [arm for arm in dict.fromkeys(arms.values()) if arm in by_arm]
+        chosen = {arm: Candidate(by_arm[arm].judge, by_arm[arm]) for arm in of_arms}
+    else:
+        config = cells[0].config
+        chosen = {name: Candidate(load_presets(name)[0], config) for name in names.split(",")}
+    if trainer is None:
+        return chosen
+    return {
+        label: replace(each, config=replace(each.config, trainer=trainer))
+        for label, each in chosen.items()
+    }
+
+
+@dataclass(frozen=True)
+class BaseRewards:
+    """Rollouts before training and what each candidate's training would pay for them.
 
     Attributes:
-        truth: rule truth of each rollout, (P, G); NaN where no rule can tell.
-        paid: candidate -> rewards (P, G).
-        every: the study's cells.
-        cells: candidate -> the cell whose configuration makes its reward.
+        study: whose judges are forecast, and ``base`` that whose rollouts are read.
+        truth: rule truth of each rollout, (P, M); NaN where no rule can tell.
+        paid: candidate -> rewards (P, M).
         unscored: candidate -> share of the rollouts that it gave no score.
+        cells: of the study.
+        of_study: whether the candidates are its arms, each as it was configured.
     """
 
     study: str
-    steps: int
+    base: str
+    cells: Sequence[Cell]
+    of_study: bool
     rollouts: Rollouts
     truth: np.ndarray
-    every: tuple[Cell, ...]
+    candidates: dict[str, Candidate]
     paid: dict[str, np.ndarray]
-    cells: dict[str, Cell]
     unscored: dict[str, float]
 
-    def scale(self, label: str) -> str:
-        """``scale_rewards`` of the candidate's training."""
-        return self.cells[label].config.trainer.scale_rewards
+    @property
+    def policy(self) -> str:
+        """Its preset's name."""
+        return self.cells[0].config.policy.name
+
+    def trainer(self, label: str) -> Trainer:
+        """Settings of the candidate's training."""
+        return self.candidates[label].config.trainer
 
 
-def ask(study_dir: Path, judges: str, steps: int = 1) -> FirstRewards:
-    """Put a study's first rollouts to every candidate; to none where ``judges`` is empty.
-    Raises UserError: no runs with rollouts, or judges that cannot be asked."""
+def ask(
+    study_dir: Path, judges: str, base_dir: Path | None = None, trainer: Trainer | None = None
+) -> BaseRewards:
+    """Put rollouts before training to every candidate; to none where ``judges`` is empty.
+
+    Args:
+        study_dir: of the candidates.
+        base_dir: the study whose rollouts of the first step are put to them; left out, the same.
+        trainer: in place of the recorded one.
+
+    Raises UserError: no runs with rollouts, judges that cannot be asked, or a base of another
+    policy or task.
+    """
+    cells = _readable(study_dir)
+    base = cells if base_dir in (None, study_dir) else _readable(base_dir)
+    _check_base(cells[0], base[0])
+    runs = runs_frame(study_dir)
+    for problem in runs.attrs["problems"]:
+        say(f"{problem}.")
+    arms = dict(zip(runs["cell"].astype("str"), runs["arm"].astype("str"), strict=True))
+    chosen = choose(judges, cells, arms, trainer) if judges else {}
+    all_judges = [cell.config.judge for cell in cells] + [each.judge for each in chosen.values()]
+    keyword = shared_keyword(judge.simulated.keyword for judge in all_judges if judge.simulated)
+    rollouts = first_rollouts(base, keyword)
+    truth = [[record["truth"] for record in group] for group in rollouts.records]
+    paid, unscored = {}, {}
+    for label, each in chosen.items():
+        scores, paid[label] = rewards(each.judge, each.config, rollouts, study_dir.parent)
+        unscored[label] = float(np.isnan(scores[rollouts.has_answer]).mean())
+    return BaseRewards(
+        study=study_dir.name,
+        base=(base_dir or study_dir).name,
+        cells=cells,
+        of_study=judges == OWN,
+        rollouts=rollouts,
+        truth=np.array(truth, dtype=float),
+        candidates=chosen,
+        paid=paid,
+        unscored=unscored,
+    )
+
+
+def _readable(study_dir: Path) -> list[Cell]:
+    """The cells of a study with rollouts. Raises UserError: there are none."""
     cells = []
     for folder in study_cells(study_dir):
         if folder.parts("rollouts"):
@@ -299,66 +363,78 @@ def ask(study_dir: Path, judges: str, steps: int = 1) -> FirstRewards:
                 say(f"{folder.name} is left out. {error}")
     if not cells:
         raise UserError(f"{study_dir} has no readable rollouts. Run one cell for one step first.")
-    runs = runs_frame(study_dir)
-    for problem in runs.attrs["problems"]:
-        say(f"{problem}.")
-    arms = dict(zip(runs["cell"].astype("str"), runs["arm"].astype("str"), strict=True))
-    chosen = candidates(judges, cells, arms) if judges else {}
-    all_judges = [cell.config.judge for cell in cells] + [judge for judge, _ in chosen.values()]
-    keyword = shared_keyword(judge.simulated.keyword for judge in all_judges if judge.simulated)
-    rollouts = first_rollouts(cells, steps, keyword)
-    truth = [[record["truth"] for record in group] for group in rollouts.records]
-    paid, unscored = {}, {}
-    for label, (judge, cell) in chosen.items():
-        scores, paid[label] = rewards(judge, cell, rollouts, study_dir.parent)
-        unscored[label] = float(np.isnan(scores[rollouts.has_answer]).mean())
-    return FirstRewards(
-        study=study_dir.name,
-        steps=steps,
-        rollouts=rollouts,
-        truth=np.array(truth, dtype=float),
-        every=tuple(cells),
-        paid=paid,
-        cells={label: cell for label, (_, cell) in chosen.items()},
-        unscored=unscored,
-    )
+    return cells
+
+
+def _check_base(cell: Cell, base: Cell) -> None:
+    """Raises UserError: the base is of another policy or task."""
+    for group in ("policy", "task"):
+        ours, theirs = (getattr(each.config, group).name for each in (cell, base))
+        if ours != theirs:
+            raise UserError(
+                f"{base.folder.path.parent.name} has rollouts of {group}={theirs}, and"
+                f" {cell.folder.path.parent.name} trains {group}={ours}. Type judgedrift sweep"
+                f" experiment=base {group}={ours}, and base= with the study that it makes."
+            )
 
 
 @dataclass(frozen=True)
 class Pushes:
-    """The push of every candidate on every behaviour, from the first ``steps`` steps of a study:
-    so many groups of rollouts, to so many different prompts."""
+    """The push of every candidate on every behaviour, from ``rollouts`` answers of the policy
+    before training to each of so many prompts, which lie in the study ``base``."""
 
     study: str
-    steps: int
-    groups: int
+    base: str
     prompts: int
+    rollouts: int
     pushes: list[Push]
     ranks: list[Ranked]
 
     def numbers(self) -> dict[str, object]:
         """For JSON."""
         return {
-            **{"study": self.study, "steps": self.steps, "unit": "prompt"},
-            **{"groups": self.groups, "prompts": self.prompts},
+            **{"study": self.study, "base": self.base, "unit": "prompt"},
+            **{"prompts": self.prompts, "rollouts": self.rollouts},
             "pushes": [columns(line, push="") for line in self.pushes],
             "ranks": [columns(line, rank="") for line in self.ranks],
         }
 
 
-def forecast(first_rewards: FirstRewards) -> Pushes:
+def forecast(base_rewards: BaseRewards) -> Pushes:
     """The push of every candidate on every behaviour, and their ranks."""
     lines: list[Push] = []
     by_judge = {}
-    for label, paid in first_rewards.paid.items():
-        scale = first_rewards.scale(label)
-        lines += pushes(label, paid, first_rewards.rollouts, scale, first_rewards.unscored[label])
-        by_judge[label] = covariances(paid, first_rewards.rollouts, scale)
+    for label, paid in base_rewards.paid.items():
+        trainer = base_rewards.trainer(label)
+        groups = grouped(base_rewards.rollouts, trainer.group_size)
+        paid_P_G = paid.reshape(len(groups.rows), -1)
+        scale = trainer.scale_rewards
+        lines += pushes(label, paid_P_G, groups, scale, base_rewards.unscored[label])
+        by_judge[label] = covariances(paid_P_G, groups, scale)
+    rollouts = base_rewards.rollouts
+    prompts = len({row.prompt_id for row in rollouts.rows})
     return Pushes(
-        study=first_rewards.study,
-        steps=first_rewards.steps,
-        groups=len(first_rewards.rollouts.rows),
-        prompts=len({row.prompt_id for row in first_rewards.rollouts.rows}),
+        study=base_rewards.study,
+        base=base_rewards.base,
+        prompts=prompts,
+        rollouts=sum(map(len, rollouts.records)) // prompts,
         pushes=lines,
-        ranks=rank(by_judge, first_rewards.rollouts.names) if by_judge else [],
+        ranks=rank(by_judge, rollouts.names) if by_judge else [],
     )
+
+
+def grouped(rollouts: Rollouts, size: int) -> Rollouts:
+    """Rollouts in groups of ``size``, as they are trained; as they are where that does not divide
+    those of a prompt."""
+    of_prompt = rollouts.features.shape[1]
+    if of_prompt % size:
+        return rollouts
+    parts = of_prompt // size
+    rows = tuple(row for row in rollouts.rows for _ in range(parts))
+    records = tuple(
+        group[place : place + size]
+        for group in rollouts.records
+        for place in range(0, of_prompt, size)
+    )
+    shape = (len(rows), size, len(rollouts.names))
+    return Rollouts(rows, records, rollouts.features.reshape(shape), rollouts.names)

@@ -2,38 +2,56 @@
 
 `probed` takes judges' biases from probes alone: no candidate is asked about any rollout. An edit of
 a text changes its behaviours and, more than it changes the truth, the score. Over all edits of a
-folder of probes the bias is the regression of that change on the changes of behaviours. What the
-score's spread within groups would be follows from it and from the rule truth of first rollouts; of
-a judge's own noise it has what the regression leaves.
+folder of probes the pay is the regression of that change on the changes of behaviours. Rollouts
+before training are paid so, beside their rule truth; of a judge's own noise there is what the
+regression leaves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from analysis.forecast import units as forecast_units
-from analysis.forecast.estimate import FirstRewards, ask
-from analysis.forecast.response import FEWEST_ARMS, RIDGE, Start
-from analysis.forecast.units import Candidates, Fitted, Forecast, MethodScore, exposure, start_of
+from analysis.forecast.candidates import Candidates, candidates, start_of_base
+from analysis.forecast.estimate import BaseRewards, ask
+from analysis.forecast.replay import Pay
+from analysis.forecast.scores import Scored
+from analysis.forecast.start import RIDGE, Start
+from analysis.forecast.units import (
+    Fitted,
+    Forecast,
+    ended_early,
+    fitted,
+    forecasts,
+    load,
+    save,
+    scored,
+    trained,
+)
 from analysis.probes.effects import pairs
 from analysis.probes.profile import read, scores
 from analysis.records.runs import Run, read_runs
 from analysis.statistics.estimate import NAN
+from study.config.schema import Trainer
 from study.errors import UserError
 
+NAME = "forecast.json"
+"""What is kept of a fit, in the folder of its study."""
+SHIPPED = "shipped"
+FITS = Path(__file__).parent / "fits"
+"""Fits that ship, POLICY.json: what the study forecast-build kept of that policy."""
 WORDS = {"length": "words"}
 """Behaviours that a table of probes calls otherwise."""
 
 
-def probed(folder: Path, first_rewards: FirstRewards) -> Candidates:
+def probed(folder: Path, base_rewards: BaseRewards, trainer: Trainer) -> Candidates:
     """The probed judges, as they would train from the start of that study. Raises UserError: no
     folder of probes, no judge in it that scores single texts, or a study without a truth."""
-    start = start_of(first_rewards)
+    start = start_of_base(base_rewards)
     table = scores(read(folder))
     alone = table[~table["pairwise"]]
     if alone.empty:
@@ -43,14 +61,41 @@ def probed(folder: Path, first_rewards: FirstRewards) -> Candidates:
         )
     edits = pairs(alone)
     judges = tuple(dict.fromkeys(alone["judge"]))
-    bias = [bias_of_edits(edits[edits["judge"] == judge], alone, start) for judge in judges]
-    size = exposure(first_rewards.every[0].config.trainer)
-    push = np.full((len(judges), len(start.names)), NAN)
-    return Candidates(judges, start, np.array(bias), push, np.full(len(judges), size))
+    of_edits = [edits_of(edits[edits["judge"] == judge], alone, start) for judge in judges]
+    unknown = np.full((len(judges), len(start.names)), NAN)
+    return Candidates(
+        arms=judges,
+        start=start,
+        pays=tuple(each.pay(base_rewards.truth, start, trainer) for each in of_edits),
+        bias=np.array([each.bias(start) for each in of_edits]),
+        push=unknown,
+        judges=judges,
+        families=judges,
+        dose=unknown,
+    )
 
 
-def bias_of_edits(edits: pd.DataFrame, texts: pd.DataFrame, start: Start) -> np.ndarray:
-    """A judge's bias as in `analysis.forecast.response.bias_of`, shape (K,), from its edits.
+@dataclass(frozen=True)
+class Edits:
+    """What a judge pays for an edit: score per SD of each behaviour, shape (K,), and the SD of its
+    own noise in one score."""
+
+    paid: np.ndarray
+    noise_sd: float
+
+    def bias(self, start: Start) -> np.ndarray:
+        """As `analysis.forecast.start.bias_of`, shape (K,)."""
+        weights = np.append(self.paid, start.sd[-1])
+        return self.paid / float(weights @ start.correlation @ weights + self.noise_sd**2) ** 0.5
+
+    def pay(self, truth_P_M: np.ndarray, start: Start, trainer: Trainer) -> Pay:
+        """What such a judge would pay for the rollouts of a start."""
+        noise = np.random.default_rng(0).normal(0, self.noise_sd, truth_P_M.shape)
+        return Pay(truth_P_M + start.z[..., :-1] @ self.paid + noise, trainer)
+
+
+def edits_of(edits: pd.DataFrame, texts: pd.DataFrame, start: Start) -> Edits:
+    """What a judge pays for edits, by regression of the change in bias on those of behaviours.
 
     Args:
         edits: `analysis.probes.effects.pairs` of the judge; an edit without a known change is left
@@ -69,11 +114,10 @@ def bias_of_edits(edits: pd.DataFrame, texts: pd.DataFrame, start: Start) -> np.
     )
     x, y = change / sd, known_edits["bias_change"].to_numpy(dtype=float)
     if len(y) <= len(names):
-        return np.full(len(names), NAN)
+        return Edits(np.full(len(names), NAN), 0.0)
     paid = np.linalg.solve(x.T @ x + RIDGE * len(y) * np.eye(len(names)), x.T @ y)
     noise = float(((y - x @ paid) ** 2).mean()) / 2  # of a difference of two scores
-    weights = np.append(paid, start.sd[-1])
-    return paid / float(weights @ start.correlation @ weights + noise) ** 0.5
+    return Edits(paid, noise**0.5)
 
 
 @dataclass(frozen=True)
@@ -89,7 +133,7 @@ class InUnits:
     fit: str = ""
     ended_early: Sequence[str] = ()
     shifts: Sequence[Forecast] = ()
-    scores: Sequence[MethodScore] = ()
+    scored: Scored = field(default_factory=Scored)
     why_none: str = ""
 
     def numbers(self) -> dict[str, object]:
@@ -100,18 +144,18 @@ class InUnits:
             "fit": self.fit,
             **({"ended_early": self.ended_early} if self.ended_early else {}),
             "shifts": [line.row() for line in self.shifts],
-            "scores": [line.row() for line in self.scores],
+            **self.scored.numbers(),
         }
 
 
 def in_units(
-    first_rewards: FirstRewards, study_dir: Path, fit: str = "", probes: Path | None = None
+    base_rewards: BaseRewards, study_dir: Path, fit: str = "", probes: Path | None = None
 ) -> InUnits:
     """Shifts of every candidate, and how those of trained ones came out.
 
     Args:
-        fit: a study beside this one whose fit is taken as it was kept; empty fits on this one's
-            runs and keeps that as ``response-STEPS.json``.
+        fit: a study beside this one whose fit is taken as it was kept, or the name of one that
+            ships; empty fits on this study's runs and keeps that as ``forecast.json``.
         probes: a folder of probes, whose judges are then the candidates.
 
     Raises UserError: the fit of another study is not there, or is of other behaviours; or no folder
@@ -119,41 +163,53 @@ def in_units(
     """
     try:
         judged = (
-            probed(probes, first_rewards) if probes else forecast_units.candidates(first_rewards)
+            probed(probes, base_rewards, base_rewards.cells[0].config.trainer)
+            if probes
+            else candidates(base_rewards)
         )
         recorded = read_runs(study_dir)[0]
-        response_fit = _fitted(first_rewards, study_dir, recorded, fit, None if probes else judged)
-        lines = forecast_units.forecasts(response_fit, first_rewards, judged)
-        runs = forecast_units.trained(recorded, judged)
+        kept = _fitted(base_rewards, study_dir, recorded, fit, judged)
+        runs = trained(recorded, judged)
         return InUnits(
-            fit=response_fit.study,
-            ended_early=[run.cell for run in recorded if forecast_units.ended_early(run)],
-            shifts=lines,
-            scores=forecast_units.scored(response_fit, first_rewards, judged, runs),
+            fit=kept.study,
+            ended_early=[run.cell for run in recorded if ended_early(run)],
+            shifts=forecasts(kept, base_rewards, judged),
+            scored=scored(kept, base_rewards, judged, runs),
         )
     except UserError as error:
-        if fit or probes:
+        if probes or fit not in ("", SHIPPED):
             raise
         return InUnits(why_none=str(error))
 
 
 def _fitted(
-    first_rewards: FirstRewards,
+    base_rewards: BaseRewards,
     study_dir: Path,
     recorded: Sequence[Run],
     fit: str,
-    judged: Candidates | None,
+    judged: Candidates,
 ) -> Fitted:
-    name = f"response-{first_rewards.steps}.json"
+    if fit == SHIPPED:
+        return _shipped(base_rewards.policy)
     # what this study kept has seen the arms that are forecast
-    if fit and fit != first_rewards.study:
-        return forecast_units.load(study_dir.parent / fit / name)
-    # judges that are named all take the configuration of one cell
-    if judged is None or len({cell.id for cell in first_rewards.cells.values()}) < FEWEST_ARMS:
-        first_rewards = ask(study_dir, "study", first_rewards.steps)  # the study's own judges tell
-        judged = forecast_units.candidates(first_rewards)
-    response_fit = forecast_units.fitted(
-        first_rewards, judged, forecast_units.trained(recorded, judged)
-    )
-    forecast_units.save(study_dir / name, response_fit)
-    return response_fit
+    if fit and fit != base_rewards.study:
+        return load(study_dir.parent / fit / NAME)
+    if not base_rewards.of_study:  # judges that are named all take the configuration of one cell
+        base_rewards = ask(study_dir, "study", study_dir.parent / base_rewards.base)
+        judged = candidates(base_rewards)
+    kept = fitted(base_rewards, judged, trained(recorded, judged))
+    save(study_dir / NAME, kept)
+    return kept
+
+
+def _shipped(policy: str) -> Fitted:
+    """Raises UserError: none ships for this policy."""
+    policies = sorted(path.stem for path in FITS.glob("*.json"))
+    if policy not in policies:
+        raise UserError(
+            f"No fit ships for policy={policy}, only for {', '.join(policies)}: how far it would"
+            " move is not known, and the ranks above are all there is. Type judgedrift sweep"
+            f" experiment=forecast-build policy={policy}, then judgedrift forecast"
+            " study=forecast-build, and fit=forecast-build here."
+        )
+    return load(FITS / f"{policy}.json")

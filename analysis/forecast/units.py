@@ -1,16 +1,9 @@
-"""Shifts at the end of training, forecast in units, beside what takes no theory; and scores.
+"""Shifts at the end of training, forecast in units from rollouts of the policy before training.
 
-The forecast is `analysis.forecast.response`: fitted on the runs of a study, it says what a judge
-that was not among them would teach, from its bias on first rollouts. Where a study is forecast from
-itself, each arm is forecast by the response to the others. Five simpler forecasts stand beside it,
-fitted on the same runs; a sixth is none, because it has seen the arm's runs:
-
-``one line``    exposure x (drift + one factor above 0 times the covariance)
-``covariance``  one factor above 0 times E Cov(advantage, z) of the first rollouts
-``bias``        one factor above 0 times the judge's bias on the behaviour itself
-``drift``       the same for every judge: the mean shift of the other arms
-``no change``   0
-``repetition``  the mean shift of the arm's other runs
+What is fitted on finished runs (`analysis.forecast.fit`) says what a judge that was not among them
+would teach, by a replay of its training (`analysis.forecast.replay`). Where a study is forecast
+from itself, each judge is forecast by the fit to the others: leaving out means the judge with all
+its learning rates, steps and seeds, and, as a second forecast, its whole family of biases.
 """
 
 from __future__ import annotations
@@ -21,97 +14,65 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
-from analysis.dose.estimate import trend_p
-from analysis.forecast import response
-from analysis.forecast.estimate import FirstRewards
-from analysis.forecast.response import FEWEST_ARMS, TRUTH, Response, Start
-from analysis.records.runs import Run, shift, step_means
-from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate, around, known_mean
-from analysis.statistics.intervals import student
-from analysis.statistics.prediction import Prediction, Scores, mean_crps, pearson, score
-from study.config.schema import Trainer
+from analysis.forecast import fit
+from analysis.forecast.baselines import (
+    BY_BEHAVIOUR,
+    DOSE,
+    ONE_LINE,
+    SEED,
+    SIMPLER,
+    Simple,
+    simple,
+)
+from analysis.forecast.candidates import Candidates
+from analysis.forecast.estimate import BaseRewards
+from analysis.forecast.fit import course, drifts, replayed
+from analysis.forecast.replay import Follows
+from analysis.forecast.scores import Scored, ceiling, pooled, score
+from analysis.forecast.spread import Spread, spread_of
+from analysis.forecast.start import TRUTH
+from analysis.records.runs import Run, step_means
+from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate
+from analysis.statistics.prediction import Prediction
 from study.errors import UserError
-from study.rewards.advantages import advantages
 from study.system.files import read_json, write_json
 
-VERSION = 2
-FORECAST, REPETITION = "forecast", "repetition"
-ONE_LINE = "one line"
-SIMPLER = (ONE_LINE, "covariance", "bias", "drift", "no change")
-ORDERING = (FORECAST, ONE_LINE, "covariance", "bias")
-"""Methods that put judges in an order; the others say the same of all, or have seen the runs."""
-MOVES = 0.5
-"""SDs from which a behaviour is said to move: the mean shift of some arm."""
-HALVED = ("linear", "cosine", "cosine_with_restarts", "polynomial")
-"""Schedulers whose mean learning rate is half of the first."""
-
-
-def exposure(trainer: Trainer) -> float:
-    """Sum of the learning rates of a training."""
-    share = 0.5 if trainer.lr_scheduler in HALVED else 1.0
-    return trainer.learning_rate * trainer.steps * share
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """A judges: the start, and of each its bias (A, K), push (A, K1) and exposure (A,)."""
-
-    arms: tuple[str, ...]
-    start: Start
-    bias: np.ndarray
-    push: np.ndarray
-    exposure: np.ndarray
-
-
-def start_of(first_rewards: FirstRewards) -> Start:
-    """The start of a study's first rollouts. Raises UserError: no rollout has a truth."""
-    if not np.isfinite(first_rewards.truth).any():
-        raise UserError(
-            f"study={first_rewards.study} has no rule truth, so a judge's bias against it is"
-            " unknown."
-        )
-    return response.start_of(
-        first_rewards.rollouts.features, first_rewards.truth, first_rewards.rollouts.names
-    )
-
-
-def candidates(first_rewards: FirstRewards) -> Candidates:
-    """What the first rollouts say of every candidate. Raises UserError: no rollout has a truth."""
-    features, truth, start = (
-        first_rewards.rollouts.features,
-        first_rewards.truth,
-        start_of(first_rewards),
-    )
-    bias, push = [], []
-    for label, paid in first_rewards.paid.items():
-        advantage = np.where(np.isfinite(paid), advantages(paid, first_rewards.scale(label)), NAN)
-        bias.append(response.bias_of(start, paid, truth, features))
-        push.append(response.push_of(start, advantage, features, truth))
-    exposures = [exposure(cell.config.trainer) for cell in first_rewards.cells.values()]
-    labels = tuple(first_rewards.paid)
-    return Candidates(labels, start, np.array(bias), np.array(push), np.array(exposures))
+VERSION = 3
+FORECAST, OF_FAMILY = "forecast", "forecast, family unseen"
+FEWEST_ARMS = 4
+LEVEL = 0.9
+"""Of the prediction intervals."""
+FEWEST_SUPPORT = 2.0
+"""Rollouts that carry the typical prompt's weights below which the replay has left what the policy
+shows before training, and no number is given."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """How R finished runs came out: their arm as a row of `Candidates`, shape (R,), and shifts of
-    behaviours and truth in SDs of the start, shape (R, K1)."""
+    """How R finished runs came out: their arm as a row of `Candidates`, shape (R,), and in SDs of
+    the start their `course`, shape (R, W, K1)."""
 
     cells: tuple[str, ...]
     arm: np.ndarray
-    shift: np.ndarray
+    course: np.ndarray
+
+    @property
+    def shift(self) -> np.ndarray:
+        """From the first tenth of the steps to the last, shape (R, K1)."""
+        return self.course[:, -1]
 
 
 def trained(recorded: Sequence[Run], judged: Candidates) -> Trained:
     """The finished runs of the candidates' arms, without those that an alarm ended early: they were
     not exposed for as long as a forecast says."""
     runs = [run for run in recorded if run.done and run.arm in judged.arms and not ended_early(run)]
-    sd = np.where(judged.start.varies, judged.start.sd, NAN)
-    shifts = np.array([_shifts(run, judged.start.names) for run in runs]).reshape(-1, len(sd)) / sd
+    start = judged.start
+    courses = [course(_of_steps(run, start.names) / start.unit) for run in runs]
+    of_runs = np.array(courses).reshape(-1, fit.WINDOWS + 1, len(start.names))
     arm = np.array([judged.arms.index(run.arm) for run in runs], dtype=int)
-    return Trained(tuple(run.cell for run in runs), arm, shifts)
+    cells = tuple(run.cell for run in runs)
+    return Trained(cells, arm, np.where(start.varies, of_runs, NAN))
 
 
 def ended_early(run: Run) -> bool:
@@ -119,146 +80,174 @@ def ended_early(run: Run) -> bool:
     return run.done and bool(run.steps[-1] < int(run.config.get("trainer.steps") or 0))
 
 
-def _shifts(run: Run, names: tuple[str, ...]) -> list[float]:
+def _of_steps(run: Run, names: tuple[str, ...]) -> np.ndarray:
+    """Means of behaviours and truth at each step, shape (T, K1)."""
     values = {name: run.features[..., k] for k, name in enumerate(run.names)} | {TRUTH: run.truth}
     unknown = np.full(run.truth.shape, NAN)
-    return [shift(step_means(run, values.get(name, unknown))) for name in names]
+    return np.array([step_means(run, values.get(name, unknown)) for name in names]).T
 
 
 @dataclass(frozen=True)
-class Simple:
-    """A forecast without theory: level + factor x, and its spread over runs, in SDs, (K1,).
+class Shifts:
+    """What a fit says of A judges.
 
-    With an ``exposure``, the mean of the runs that it was fitted on, level and x are multiplied by
-    how many times it a run has.
+    Attributes:
+        of_run: in SDs, shape (A, K1); NaN for a judge whose rewards do not differ.
+        taught: what of it is the judge's and no drift.
+        support: of the replay's last step, shape (A,).
     """
 
-    level: np.ndarray
-    factor: float
-    spread: np.ndarray
-    exposure: float = 0.0
-
-    def shifts(self, x_A_K1: np.ndarray, exposure_A: np.ndarray) -> np.ndarray:
-        """Forecast shifts, shape (A, K1)."""
-        moved = self.level + (self.factor * x_A_K1 if self.factor else np.zeros(x_A_K1.shape))
-        return moved * (exposure_A / self.exposure)[:, None] if self.exposure else moved
+    of_run: np.ndarray
+    taught: np.ndarray
+    support: np.ndarray
 
 
-def simple(method: str, judged: Candidates, runs: Trained, in_fit_R: np.ndarray) -> Simple:
-    """One of `SIMPLER`, fitted by least squares on the runs that ``in_fit_R`` marks."""
-    moved, arms = runs.shift[in_fit_R], runs.arm[in_fit_R]
-    x, exposures = _x(method, judged)[arms], judged.exposure[arms]
-    mean = float(exposures.mean()) if method == ONE_LINE else 0.0
-    share = (exposures / mean if mean else np.ones(len(arms)))[:, None]
-    known = np.isfinite(moved) & np.isfinite(x)
-    shifts, paid = np.where(known, moved, 0.0), np.where(known, share * x, 0.0)
-    drifts = method in (ONE_LINE, "drift")
-    times = np.where(known, share, 0.0) if drifts else np.zeros(x.shape)
-    runs_squared = (times**2).sum(axis=0)
-
-    def level_of(values_R_K1: np.ndarray) -> np.ndarray:
-        total = (times * values_R_K1).sum(axis=0)
-        return np.divide(total, runs_squared, out=np.zeros(len(total)), where=runs_squared > 0)
-
-    beside = paid - times * level_of(paid)
-    squares = float((beside**2).sum())
-    factor = max(0.0, float((beside * shifts).sum()) / squares) if squares else 0.0
-    level = np.where(drifts & (runs_squared == 0), NAN, level_of(shifts - factor * paid))
-    rest = (moved - share * level - factor * paid) ** 2
-    spread = np.array([known_mean(column) ** 0.5 for column in rest.T])
-    return Simple(level, factor, spread, mean)
-
-
-def _x(method: str, judged: Candidates) -> np.ndarray:
-    if method in (ONE_LINE, "covariance"):
-        return judged.push
-    if method == "bias":
-        return np.column_stack([judged.bias, np.full(len(judged.bias), NAN)])
-    return np.zeros(judged.push.shape)
+def shifts(follows: Follows, judged: Candidates, arms: Sequence[int]) -> Shifts:
+    """The shifts of some candidates."""
+    start, pays = judged.start, [judged.pays[arm] for arm in arms]
+    replays = [replayed(start, pay, follows) for pay in pays]
+    taught = np.array([each[-1] for each, _ in replays]).reshape(-1, len(start.names))
+    exposures = judged.exposure[list(arms)] / follows.exposure
+    drifted = drifts(exposures, pays)[:, -1:] if pays else np.zeros((0, 1))
+    moved = np.maximum(taught + follows.drift * drifted, start.floor)
+    differs = np.array([pay.differs for pay in pays], dtype=bool)[:, None]
+    of_run = np.where(differs & start.varies, moved, NAN)
+    return Shifts(of_run, taught, np.array([support for _, support in replays]))
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """All that is fitted on a study's runs. ``left_out`` is the same without the arm of a name."""
+    """All that is fitted on a study's runs.
+
+    Attributes:
+        follows: of `analysis.forecast.fit`.
+        spread: of a run about its forecast, `analysis.forecast.spread`.
+        left_out, family_left_out: the same without the judge, or its family, of an arm's name.
+    """
 
     study: str
-    steps: int
+    policy: str
     names: tuple[str, ...]
-    response: Response
+    arms: int
+    follows: Follows
+    spread: Spread
     simpler: Mapping[str, Simple]
     left_out: Mapping[str, Fitted] = field(default_factory=dict)
+    family_left_out: Mapping[str, Fitted] = field(default_factory=dict)
 
 
-def fitted(first_rewards: FirstRewards, judged: Candidates, runs: Trained) -> Fitted:
+def fitted(base_rewards: BaseRewards, judged: Candidates, runs: Trained) -> Fitted:
     """Fit on a study's runs. Raises UserError: fewer than four arms have such runs."""
-    fitted_arms = np.unique(runs.arm)
-    if len(fitted_arms) < FEWEST_ARMS:
+    present = np.unique(runs.arm)
+    if len(present) < FEWEST_ARMS:
         raise UserError(
-            f"study={first_rewards.study} has runs of {len(fitted_arms)} arms that made all of"
-            f" their steps; the response fit needs {FEWEST_ARMS} arms. Type fit=STUDY, a study"
+            f"study={base_rewards.study} has runs of {len(present)} arms that made all of"
+            f" their steps; the fit needs {FEWEST_ARMS} arms. Type fit=STUDY, a study"
             " with more arms, such as forecast-build."
         )
-    exposures = judged.exposure[runs.arm]
-    places = np.searchsorted(fitted_arms, runs.arm)
-    whole, others = response.leave_one_arm_out(
-        judged.start, judged.bias[fitted_arms], places, runs.shift, exposures
-    )
+    count = np.array([(runs.arm == arm).sum() for arm in present])
+    of_arms = np.array([fit.known_means(runs.course[runs.arm == arm]) for arm in present])
+    fitting = fit.fit(judged.start, [judged.pays[arm] for arm in present], of_arms, count)
 
-    def build_fit(of: Response, in_fit_R: np.ndarray) -> Fitted:
+    def unseen(keys: Sequence[str]) -> dict[int, tuple[Follows, np.ndarray]]:
+        """Arm -> the fit without all arms of its key, and which arms those are."""
+        by_key: dict[str, list[int]] = {}
+        for arm in present.tolist():
+            by_key.setdefault(keys[arm], []).append(arm)
+        fits = {}
+        for arms in by_key.values():
+            if len(arms) < len(present):
+                rows = np.searchsorted(present, arms).tolist()
+                fits |= dict.fromkeys(arms, (fitting.without(rows), np.array(arms)))
+        return fits
+
+    by_judge, by_family = unseen(judged.judges), unseen(judged.families)
+    # a judge that comes may pay for what none of these paid for
+    moved = {
+        arm: shifts(by_family.get(arm, each)[0], judged, [arm]) for arm, each in by_judge.items()
+    }
+    residual, taught = np.full(runs.shift.shape, NAN), np.full(runs.shift.shape, NAN)
+    for run, arm in enumerate(runs.arm.tolist()):
+        if arm in moved:
+            residual[run] = runs.shift[run] - moved[arm].of_run[0]
+            taught[run] = moved[arm].taught[0]
+
+    def build(of: Follows, without: np.ndarray) -> Fitted:
+        is_in = ~np.isin(runs.arm, without)
+        judges_in = len({judged.judges[arm] for arm in runs.arm[is_in].tolist()})
         return Fitted(
-            study=first_rewards.study,
-            steps=first_rewards.steps,
+            study=base_rewards.study,
+            policy=base_rewards.policy,
             names=judged.start.names,
-            response=of,
-            simpler={method: simple(method, judged, runs, in_fit_R) for method in SIMPLER},
+            arms=len(np.unique(runs.arm[is_in])),
+            follows=of,
+            spread=spread_of(residual[is_in], taught[is_in], judges_in, LEVEL),
+            simpler={name: _simple(name, judged, runs, is_in) for name in (*SIMPLER, DOSE)},
         )
 
-    left_out = {
-        judged.arms[arm]: build_fit(of, runs.arm != arm)
-        for arm, of in zip(fitted_arms.tolist(), others, strict=True)
-    }
-    return replace(build_fit(whole, np.ones(len(runs.arm), dtype=bool)), left_out=left_out)
+    nobody = np.array([], dtype=int)
+    return replace(
+        build(fitting.follows, nobody),
+        left_out={judged.arms[arm]: build(*each) for arm, each in by_judge.items()},
+        family_left_out={judged.arms[arm]: build(*each) for arm, each in by_family.items()},
+    )
 
 
-def save(path: Path, response_fit: Fitted) -> None:
+def _x(method: str, judged: Candidates) -> np.ndarray:
+    if method == DOSE:
+        return judged.dose
+    if method == "bias":
+        return np.column_stack([judged.bias, np.full(len(judged.bias), NAN)])
+    has_push = method in (ONE_LINE, BY_BEHAVIOUR, "covariance")
+    return judged.push if has_push else np.zeros(judged.push.shape)
+
+
+def _simple(method: str, judged: Candidates, runs: Trained, is_in_R: np.ndarray) -> Simple:
+    arms = runs.arm[is_in_R]
+    return simple(method, _x(method, judged)[arms], judged.exposure[arms], runs.shift[is_in_R])
+
+
+def save(path: Path, kept: Fitted) -> None:
     """Write what another study can be forecast with; `load` reads it."""
     data = {
         "version": VERSION,
-        "study": response_fit.study,
-        "steps": response_fit.steps,
-        "names": list(response_fit.names),
-        "response": _to_json(response_fit.response),
-        "simpler": {method: _to_json(each) for method, each in response_fit.simpler.items()},
+        "study": kept.study,
+        "policy": kept.policy,
+        "names": list(kept.names),
+        "arms": kept.arms,
+        "follows": _to_json(kept.follows),
+        "spread": _to_json(kept.spread),
+        "simpler": {method: _to_json(each) for method, each in kept.simpler.items()},
     }
     write_json(path, data)
 
 
 def load(path: Path) -> Fitted:
     """What `save` wrote. Raises UserError: it is not there, or of another version."""
+    command = f"python -m analysis.forecast study={path.parent.name}"
     if not path.is_file():
-        name = path.parent.name
-        steps = path.stem.removeprefix("response-")
         raise UserError(
-            f"{path} does not exist: no forecast was fitted on study={name} with steps={steps}."
-            f" Type python -m analysis.forecast study={name} steps={steps}"
+            f"{path} does not exist: no forecast was fitted on study={path.parent.name}. Type"
+            f" {command}"
         )
     data = read_json(path)
     if data.get("version") != VERSION:
         raise UserError(
             f"{path} is of version {data.get('version')}, but this version is {VERSION}. Remove"
-            f" it, and type python -m analysis.forecast study={path.parent.name}"
-            f" steps={data.get('steps')}"
+            f" it, and type {command}"
         )
     return Fitted(
         study=data["study"],
-        steps=data["steps"],
+        policy=data["policy"],
         names=tuple(data["names"]),
-        response=Response(**_from_json(data["response"])),
+        arms=data["arms"],
+        follows=Follows(**_from_json(data["follows"])),
+        spread=Spread(**_from_json(data["spread"])),
         simpler={method: Simple(**_from_json(each)) for method, each in data["simpler"].items()},
     )
 
 
-def _to_json(fit: Response | Simple) -> dict[str, object]:
+def _to_json(fit: Follows | Spread | Simple) -> dict[str, object]:
     return {
         name: value.tolist() if isinstance(value, np.ndarray) else value
         for name, value in vars(fit).items()
@@ -272,29 +261,22 @@ def _from_json(data: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def by(response_fit: Fitted, first_rewards: FirstRewards, judge: str) -> Fitted:
-    """What forecasts a judge: what was fitted on the others where it is an arm of that study."""
-    return (
-        response_fit.left_out.get(judge, response_fit)
-        if response_fit.study == first_rewards.study
-        else response_fit
-    )
-
-
 @dataclass(frozen=True)
 class Forecast(Prediction):
     """One judge and behaviour (or the truth): its shift in the behaviour's own unit, of one run.
 
     Attributes:
-        sds: the shift in SDs of the first rollouts.
-        sd: of the behaviour, over the first rollouts.
+        sds: the shift in SDs of the rollouts before training.
+        sd: of the behaviour, over these rollouts.
         drift: what of the shift every judge teaches.
+        support: rollouts that carry the weights at the end, for the typical prompt.
         simpler: method -> the shift by each of `SIMPLER`.
     """
 
     sds: float
     sd: float
     drift: float
+    support: float
     simpler: Mapping[str, float]
 
     def row(self) -> dict[str, object]:
@@ -308,171 +290,140 @@ class Forecast(Prediction):
             "sds": self.sds,
             "sd": self.sd,
             "drift": self.drift,
+            "support": self.support,
             "simpler": self.simpler,
             **self.simpler,
         }
 
 
-def forecasts(
-    response_fit: Fitted, first_rewards: FirstRewards, judged: Candidates
-) -> list[Forecast]:
+def forecasts(kept: Fitted, base_rewards: BaseRewards, judged: Candidates) -> list[Forecast]:
     """Every candidate and behaviour. Raises UserError: fitted on other behaviours."""
-    if response_fit.names != judged.start.names:
+    if kept.names != judged.start.names:
         raise UserError(
-            f"study={response_fit.study} measured {', '.join(response_fit.names)}, and "
-            f"study={first_rewards.study} {', '.join(judged.start.names)}: a forecast takes the "
+            f"study={kept.study} measured {', '.join(kept.names)}, and "
+            f"study={base_rewards.study} {', '.join(judged.start.names)}: a forecast takes the "
             "same behaviours."
         )
     start, lines = judged.start, []
+    is_own = kept.study == base_rewards.study
     for arm, judge in enumerate(judged.arms):
-        of = by(response_fit, first_rewards, judge)
-        estimates = of.response.forecast(start, judged.bias[arm], judged.exposure[arm])
-        drift = of.response.drift * judged.exposure[arm] / of.response.exposure
-        simpler = {m: _simply(m, each, judged, arm) for m, each in of.simpler.items()}
+        of = kept.left_out.get(judge, kept) if is_own else kept
+        made = shifts(of.follows, judged, [arm])
+        predicted = estimates(of, judged, made)[0]
+        simpler = {m: _shift_of(m, each, judged)[arm] for m, each in of.simpler.items()}
+        share = judged.exposure[arm] / of.follows.exposure
         for k, name in enumerate(start.names):
-            sd, each = float(start.sd[k]), estimates[k]
+            sd, each = float(start.sd[k]), predicted[k]
+            ends = {"value": each.value * sd, "low": each.low * sd, "high": each.high * sd}
             lines.append(
                 Forecast(
                     cell="",
                     arm=judge,
                     feature=name,
                     observed=NO_ESTIMATE,
-                    predicted=replace(
-                        each, value=each.value * sd, low=each.low * sd, high=each.high * sd
-                    ),
+                    predicted=replace(each, **ends),
                     sds=each.value,
                     sd=sd,
-                    drift=float(drift[k] * sd),
-                    simpler={method: float(values[k] * sd) for method, values in simpler.items()},
+                    drift=float(of.follows.drift[k] * share * sd),
+                    support=float(made.support[0]),
+                    simpler={m: float(values[k] * sd) for m, values in simpler.items()},
                 )
             )
     return lines
 
 
-@dataclass(frozen=True)
-class MethodScore:
-    """How one method's forecasts of a behaviour came out over runs, in SDs.
-
-    Attributes:
-        scores: over runs.
-        rho, p: rank correlation of forecast and mean observed shift over arms, permutation p; of
-            the methods in `ORDERING`.
-        crps: `analysis.statistics.prediction.mean_crps`.
-        moves: whether the mean shift of some arm is `MOVES` SDs or more.
-    """
-
-    method: str
-    feature: str
-    scores: Scores
-    rho: float
-    p: float
-    crps: float
-    moves: bool
-
-    def row(self) -> dict[str, str | float]:
-        """As a row of a table."""
-        scores, slope = self.scores, self.scores.slope
-        return {
-            "method": self.method,
-            "feature": self.feature,
-            "arms": scores.arms,
-            "runs": scores.count,
-            "rho": self.rho,
-            "p": self.p,
-            "r2": scores.r2,
-            "slope": slope.value,
-            "low": slope.low,
-            "high": slope.high,
-            "inside": scores.inside,
-            "crps": self.crps,
-            "moves": self.moves,
-        }
+def estimates(of: Fitted, judged: Candidates, made: Shifts) -> list[list[Estimate]]:
+    """Shifts with prediction intervals of one more run, in SDs, for each of A judges and K1."""
+    start, halves = judged.start, of.spread.halves(made.taught)
+    rows = []
+    for values, sizes, support in zip(made.of_run, halves, made.support, strict=True):
+        row = []
+        for value, half, low, varies in zip(values, sizes, start.floor, start.varies, strict=True):
+            note = "" if varies else "it did not vary before training"
+            if varies and support < FEWEST_SUPPORT:
+                value, note = NAN, "the judge leads beyond what the policy shows before training"
+            ends = (float(max(low, value - half)), float(value + half))
+            row.append(Estimate(float(value), *ends, of.arms, "arm", level=LEVEL, note=note))
+        rows.append(row)
+    return rows
 
 
-def scored(
-    response_fit: Fitted, first_rewards: FirstRewards, judged: Candidates, runs: Trained
-) -> list[MethodScore]:
-    """Every method and behaviour over the finished runs; none where no run is finished."""
-    estimates_by_method: dict[str, list[list[Estimate]]] = {
-        m: [] for m in (FORECAST, *SIMPLER, REPETITION)
-    }
-    for run, arm in enumerate(runs.arm):
-        of = by(response_fit, first_rewards, judged.arms[arm])
-        bias, size = judged.bias[arm], judged.exposure[arm]
-        estimates_by_method[FORECAST].append(of.response.forecast(judged.start, bias, size))
-        free = max(1, of.response.arms - 1)
-        for method, each in of.simpler.items():
-            values = _simply(method, each, judged, arm)
-            estimates_by_method[method].append(_with_spread(values, each.spread, free))
-        sisters = (runs.arm == arm) & (np.arange(len(runs.arm)) != run)
-        repeated = np.array([known_mean(column) for column in runs.shift[sisters].T])
-        estimates_by_method[REPETITION].append(
-            _with_spread(repeated, np.full(len(repeated), NAN), 1)
-        )
-    lines = []
-    for k, name in enumerate(judged.start.names):
-        observed = runs.shift[:, k]
-        if judged.start.varies[k] and np.isfinite(observed).any():
-            means = [known_mean(observed[runs.arm == arm]) for arm in np.unique(runs.arm)]
-            moves = bool(np.nanmax(np.abs(means)) >= MOVES)
-            lines += [
-                _score(
-                    method,
-                    [
-                        Prediction(cell, judged.arms[arm], name, Estimate(value), row[k])
-                        for cell, arm, value, row in zip(
-                            runs.cells, runs.arm, observed.tolist(), rows, strict=True
-                        )
-                    ],
-                    judged.arms,
-                    moves,
-                )
-                for method, rows in estimates_by_method.items()
+def scored(kept: Fitted, base_rewards: BaseRewards, judged: Candidates, runs: Trained) -> Scored:
+    """What of each behaviour could be forecast, and how every method did; none without runs."""
+    arms = np.unique(runs.arm)
+    if not len(arms):
+        return Scored()
+    start, observed = judged.start, _means(runs.shift, runs.arm, arms)
+    is_own = kept.study == base_rewards.study
+    own = [kept.left_out.get(judged.arms[arm], kept) if is_own else kept for arm in arms]
+    of_family = [kept.family_left_out.get(judged.arms[arm]) for arm in arms] if is_own else []
+    ours = np.array(
+        [shifts(of.follows, judged, [arm]).of_run[0] for of, arm in zip(own, arms, strict=True)]
+    )
+    by_method = {FORECAST: ours}
+    if any(of_family):
+        unseen = [
+            shifts(of.follows, judged, [arm]).of_run[0] if of else np.full(len(start.names), NAN)
+            for of, arm in zip(of_family, arms, strict=True)
+        ]
+        by_method[OF_FAMILY] = np.array(unseen)
+    for name in (*SIMPLER, DOSE):
+        by_method[name] = np.array(
+            [
+                _shift_of(name, of.simpler[name], judged)[arm]
+                for of, arm in zip(own, arms, strict=True)
             ]
-    return lines
-
-
-def _simply(method: str, fit: Simple, judged: Candidates, arm: int) -> np.ndarray:
-    """Shifts of one candidate by one of `SIMPLER`, (K1,)."""
-    return fit.shifts(_x(method, judged)[[arm]], judged.exposure[[arm]])[0]
-
-
-def _with_spread(values: np.ndarray, spread: np.ndarray, free: int) -> list[Estimate]:
-    halves = student(free) * spread
-    return [
-        around(float(value), float(half), free + 1, "arm")
-        for value, half in zip(values, halves, strict=True)
+        )
+    inside, seeds = _inside(own, judged, runs, arms), _seeds(runs, arms)
+    ceilings, lines = [], []
+    for k, name in enumerate(start.names):
+        if not start.varies[k] or not np.isfinite(runs.shift[:, k]).any():
+            continue
+        top = ceiling(name, runs.shift[:, k], runs.arm, judged.exposure[runs.arm])
+        ceilings.append(top)
+        for method, values in by_method.items():
+            share = inside[k] if method == FORECAST else NAN
+            known = int(np.isfinite(runs.shift[:, k]).sum())
+            lines.append(score(method, top, values[:, k], observed[:, k], ours[:, k], share, known))
+        one, others = (each[:, k] for each in seeds)
+        lines.append(score(SEED, top, one, others, ours[:, k], NAN, known))
+    shown = [start.names.index(top.feature) for top in ceilings if top.moves]
+    shown = shown or [start.names.index(top.feature) for top in ceilings]
+    means = [
+        pooled(method, values[:, shown], observed[:, shown], ours[:, shown])
+        for method, values in by_method.items()
     ]
+    return Scored(ceilings, lines, means)
 
 
-def _score(
-    method: str, predictions: list[Prediction], arms: Sequence[str], moves: bool
-) -> MethodScore:
-    rho, p = _order(predictions, arms) if method in ORDERING else (NAN, NAN)
-    return MethodScore(
-        method=method,
-        feature=predictions[0].feature,
-        scores=score(predictions),
-        rho=rho,
-        p=p,
-        crps=mean_crps(predictions),
-        moves=moves,
+def _means(shift_R_K1: np.ndarray, arm_R: np.ndarray, arms: np.ndarray) -> np.ndarray:
+    return np.array([fit.known_means(shift_R_K1[arm_R == arm]) for arm in arms])
+
+
+def _seeds(runs: Trained, arms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The first run of each judge, which forecasts the mean of its others; NaN where it is alone,
+    (A, K1)."""
+    of_arms = [runs.shift[runs.arm == arm] for arm in arms]
+    return np.array([of[0] for of in of_arms]), np.array(
+        [fit.known_means(of[1:]) for of in of_arms]
     )
 
 
-def _order(predictions: list[Prediction], arms: Sequence[str]) -> tuple[float, float]:
-    """Rank correlation over arms of the mean shifts that were forecast and observed, and its p."""
-    pairs_of = {
-        arm: np.array(
-            [
-                pair
-                for each in predictions
-                if each.arm == arm
-                if np.isfinite(pair := (each.predicted.value, each.observed.value)).all()
-            ]
-        )
-        for arm in arms
-    }
-    means = [list(map(known_mean, pairs.T)) for pairs in pairs_of.values() if len(pairs)]
-    places = stats.rankdata(np.array(means).reshape(-1, 2), axis=0)
-    return pearson(*places.T), trend_p(*places.T)
+def _inside(
+    own: Sequence[Fitted], judged: Candidates, runs: Trained, arms: np.ndarray
+) -> np.ndarray:
+    """Share of the runs in their prediction interval, shape (K1,)."""
+    hits = np.full(runs.shift.shape, NAN)
+    for of, arm in zip(own, arms.tolist(), strict=True):
+        (row,) = estimates(of, judged, shifts(of.follows, judged, [arm]))
+        low, high = np.array([[each.low, each.high] for each in row]).T
+        for run in np.flatnonzero(runs.arm == arm):
+            value = runs.shift[run]
+            known = np.isfinite(value) & np.isfinite(low) & np.isfinite(high)
+            hits[run] = np.where(known, (low <= value) & (value <= high), NAN)
+    return fit.known_means(hits)
+
+
+def _shift_of(method: str, each: Simple, judged: Candidates) -> np.ndarray:
+    """Shifts of every candidate by a simple forecast, (A, K1)."""
+    return each.shifts(_x(method, judged), judged.exposure)

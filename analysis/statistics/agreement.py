@@ -97,7 +97,7 @@ def fleiss_kappa(ratings: np.ndarray) -> Estimate:
     formula = inter_rater.fleiss_kappa
     with np.errstate(divide="ignore", invalid="ignore"):  # without a block none may differ
         leave_one_out = [float(formula(counts[block != number])) for number in range(blocks)]
-    return _jackknife(float(formula(counts)), leave_one_out, len(counts), "fewer than 3 items")
+    return jackknife(float(formula(counts)), leave_one_out, len(counts), "fewer than 3 items")
 
 
 def krippendorff_alpha(
@@ -137,7 +137,7 @@ def krippendorff_alpha(
 
     whole = parts.sum(axis=0)
     leave_one_out = [alpha(whole - part) for part in parts] if blocks > 1 else []
-    return _jackknife(alpha(whole), leave_one_out, n, few)
+    return jackknife(alpha(whole), leave_one_out, n, few)
 
 
 def icc_family(ratings: np.ndarray) -> dict[str, Estimate]:
@@ -231,15 +231,17 @@ def within_groups(
     return WithinGroups(mean_interval(values, "group"), flat, small)
 
 
-def _jackknife(value: float, leave_one_out: Sequence[float], n: int, few: str) -> Estimate:
-    """A statistic of n items with its delete-one-block t interval, cut at 1.
+def jackknife(
+    value: float, leave_one_out: Sequence[float], n: int, few: str, most: float = 1.0
+) -> Estimate:
+    """A statistic of n items with its delete-one-block t interval, cut at the most it can be.
 
     Args:
-        left: The statistic without each block of items; fewer than three give no interval.
-        few: Why they are fewer, in words.
+        leave_one_out: the statistic without each block; fewer than three give no interval.
+        few: why they are fewer, in words.
     """
-    if abs(value - 1) < 1e-12:
-        return Estimate(1.0, n=n, note=ALL_AGREE)
+    if abs(value - most) < 1e-12:
+        return Estimate(most, n=n, note=ALL_AGREE)
     if len(leave_one_out) < 3:
         return Estimate(value, n=n, note=f"{few}: no interval")
     if not np.isfinite(leave_one_out).all():
@@ -247,7 +249,7 @@ def _jackknife(value: float, leave_one_out: Sequence[float], n: int, few: str) -
     blocks = len(leave_one_out)
     spread = float(np.var(leave_one_out) * (blocks - 1)) ** 0.5
     half = float(student(blocks - 1)) * spread
-    return around(value, half, n, "item", ends=(-np.inf, 1.0))
+    return around(value, half, n, "item", ends=(-np.inf, most))
 
 
 def _moments(centred: np.ndarray, blocks: int) -> np.ndarray:

@@ -16,7 +16,7 @@ from study.config.marks import dataclass_of, field_types
 from study.config.presets import CONF as CONF
 from study.config.presets import no_preset
 from study.config.presets import preset_names as preset_names
-from study.config.schema import Executor, Judge, Study, Task, freeze, register
+from study.config.schema import Executor, Judge, Study, Task, Trainer, freeze, register
 from study.errors import UserError
 from study.system.secrets import refuse_config
 
@@ -43,6 +43,11 @@ def load_executor(
     """An executor and a task, as `load_presets`."""
     data = _composed({"executor": executor, "task": task}, overrides)
     return freeze(Executor, data["executor"]), freeze(Task, data["task"])
+
+
+def load_trainer(trainer: str) -> Trainer:
+    """A trainer by the name of its preset. Raises UserError: an unknown one."""
+    return freeze(Trainer, _composed({"trainer": trainer}, ())["trainer"])
 
 
 def _composed(presets: dict[str, str], overrides: Sequence[str]) -> dict[str, object]:

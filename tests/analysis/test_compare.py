@@ -177,7 +177,7 @@ def test_each_is_forecast_by_the_runs_of_the_other(small_study, tmp_path, capsys
     said = capsys.readouterr().out
     assert "No forecast of a by b: b has finished runs of 2 arms" in said
     assert "b forecast by the runs of a" in said and "lie in the interval" in said
-    assert not list(tmp_path.glob("*/response-*.json"))
+    assert not list(tmp_path.glob("*/forecast.json"))
 
 
 def test_a_study_without_cells_is_nothing_to_compare(pair, capsys):

@@ -23,8 +23,8 @@ from analysis.forecast.estimate import (
     rank,
     rewards,
 )
-from analysis.forecast.response import Start
-from analysis.forecast.study import bias_of_edits
+from analysis.forecast.start import Start
+from analysis.forecast.study import edits_of
 from analysis.planted.truth import Fault, Tabular, simulate
 from analysis.propagation.calibration import PushPrediction, calibrate, fit_scale
 from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate
@@ -33,6 +33,7 @@ from experiments.probe import main as probe
 from study.cell.cells import load_cell
 from study.cell.folder import CellFolder
 from study.config.compose import load_judge
+from study.config.schema import Trainer
 from study.features import FEATURES
 from study.rows import Row
 from tests.analysis.conftest import arms_of_presets, config_of
@@ -117,16 +118,16 @@ def test_what_judges_differ_on_most_is_told_first():
 
 def test_candidates_that_were_never_trained(small_study, tmp_path, answered):
     before = plt.get_fignums()
-    words = ("judges=sim-verbose,sim-strict", "steps=2", f"figure={tmp_path / 'f.png'}")
+    words = ("judges=sim-verbose,sim-strict", f"figure={tmp_path / 'f.png'}")
     found, said = answered(main, small_study, *words)
     assert plt.get_fignums() == before and (tmp_path / "f.png").stat().st_size > 5000
     judges = {push["judge"] for push in found["pushes"]}
     assert judges == {"sim-verbose", "sim-strict"} and "validation" not in found
     assert {line["rank"] for line in found["ranks"]} <= {1, 2}
-    # two seeds x two steps x two prompts; the arms' first step is shared, their second is not
-    assert found["prompts"] <= 8 <= found["groups"] <= 12
-    groups = f"{found['groups']} groups of {found['prompts']} prompts"
-    assert f"over the first 2 steps of all arms ({groups}; from step 2 on" in said
+    # two seeds x two prompts, of groups of four
+    assert found["prompts"] * found["rollouts"] == 16 and found["base"] == small_study.name
+    on = f"({found['prompts']} prompts x {found['rollouts']} rollouts of {small_study.name})"
+    assert f"Push in SDs of each behaviour, before training {on}" in said
 
 
 def test_the_forecast_is_of_the_reward_and_not_of_the_score(copied, answered):
@@ -159,11 +160,11 @@ def test_programs_are_forecast_with_their_calls_and_failures_are_not_asked_about
     both answers are right, so that only the failure is below them."""
     study = write_run(tmp_path / "runs", reward="judge-binary")
     cells = [load_cell(CellFolder(folder)) for folder in study.glob("sim-*")]
-    told = first_rollouts(cells, 1)
+    told = first_rollouts(cells)
     assert told.names == (*FEATURES, "op/Custom")
     assert told.features[..., -1].tolist() == [[1, 2, pytest.approx(np.nan, nan_ok=True)]] * 3
     assert told.has_answer.tolist() == [[True, True, False]] * 3
-    scores, paid = rewards(load_judge("sim-fair"), cells[0], told, tmp_path)
+    scores, paid = rewards(load_judge("sim-fair"), cells[0].config, told, tmp_path)
     assert np.isnan(scores[:, 2]).all() and np.isfinite(scores[:, :2]).all()
     assert paid.tolist() == [[1.0, 1.0, 0.0]] * 3
     assert {push.unscored for push in forecast(ask(study, "sim-fair")).pushes} == {0.0}
@@ -172,14 +173,14 @@ def test_programs_are_forecast_with_their_calls_and_failures_are_not_asked_about
 def test_a_study_of_two_arms_has_no_shifts_in_units_and_says_what_to_type(small_study, capsys):
     command = [f"study={small_study.name}", f"runs_dir={small_study.parent}"]
     assert main([*command, "fit=nowhere"]) == 2
-    assert "python -m analysis.forecast study=nowhere steps=1" in capsys.readouterr().err
+    assert "python -m analysis.forecast study=nowhere" in capsys.readouterr().err
     # its own fit would have seen the arms that it forecasts, so that it is made anew, arm by arm
     assert main([*command, f"fit={small_study.name}"]) == 2
-    assert "the response fit needs 4" in capsys.readouterr().err
+    assert "the fit needs 4" in capsys.readouterr().err
     assert main(command) == 0
     said = capsys.readouterr().out
     assert "No shift in units" in said and "Type fit=STUDY" in said
-    assert not (small_study / "response-1.json").exists()
+    assert not (small_study / "forecast.json").exists()
 
 
 def test_judges_that_are_named_change_nothing_of_what_a_study_keeps(small_study, tmp_path):
@@ -189,14 +190,16 @@ def test_judges_that_are_named_change_nothing_of_what_a_study_keeps(small_study,
     arms_of_presets(study, small_study, names, seeds=1)
     words = [f"study={study.name}", f"runs_dir={tmp_path}"]
     assert main(words) == 0
-    kept = (study / "response-1.json").read_text()
-    assert json.loads(kept)["response"]["arms"] == len(names)
+    kept = (study / "forecast.json").read_text()
+    assert json.loads(kept)["arms"] == len(names)
     assert main([*words, f"judges={','.join(names[:4])}"]) == 0
-    assert (study / "response-1.json").read_text() == kept
+    assert (study / "forecast.json").read_text() == kept
 
 
 START = Start(
-    ("length", "bullets", "truth"), np.array([10.0, 1.0, 0.5]), np.array([4.0, 2.0, 0.5]), np.eye(3)
+    ("length", "bullets", "truth"),
+    *(np.array([10.0, 1.0, 0.5]), np.array([4.0, 2.0, 0.5]), np.eye(3)),
+    z=np.random.default_rng(9).normal(size=(50, 40, 3)),
 )
 
 
@@ -224,15 +227,25 @@ def edited(rng, n=300, noise=0.0):
 def test_a_dose_over_its_spread_and_too_few_edits_no_bias():
     edits, texts = edited(np.random.default_rng(0))
     spread = (0.2**2 + 0.5**2) ** 0.5
-    assert bias_of_edits(edits, texts, START) == pytest.approx([0.2 / spread, 0.0], abs=0.01)
+    assert edits_of(edits, texts, START).bias(START) == pytest.approx([0.2 / spread, 0.0], abs=0.01)
     noisy, texts = edited(np.random.default_rng(1), n=20_000, noise=0.3)
     spread = (0.2**2 + 0.5**2 + 0.3**2) ** 0.5
-    assert bias_of_edits(noisy, texts, START) == pytest.approx([0.2 / spread, 0.0], abs=0.02)
+    assert edits_of(noisy, texts, START).bias(START) == pytest.approx([0.2 / spread, 0.0], abs=0.02)
     edits, texts = edited(np.random.default_rng(0))
-    whole = bias_of_edits(edits, texts, START)
+    whole = edits_of(edits, texts, START).bias(START)
     edits.loc[::2, "bias_change"] = np.nan
-    assert bias_of_edits(edits, texts, START) == pytest.approx(whole, abs=0.02)
-    assert np.isnan(bias_of_edits(edits.head(4), texts, START)).all()
+    assert edits_of(edits, texts, START).bias(START) == pytest.approx(whole, abs=0.02)
+    assert np.isnan(edits_of(edits.head(4), texts, START).bias(START)).all()
+
+
+def test_rollouts_are_paid_as_edits_were():
+    """.2 per SD of length beside the truth, and noise of .3."""
+    made = edits_of(*edited(np.random.default_rng(1), n=20_000, noise=0.3), START)
+    truth = (START.z[..., 2] > 0).astype(float)
+    paid = made.pay(truth, START, Trainer()).rewards
+    rest = paid - truth - 0.2 * START.z[..., 0]
+    assert rest.std() == pytest.approx(0.3, abs=0.02)
+    assert abs(np.corrcoef(rest.ravel(), START.z[..., 0].ravel())[0, 1]) < 0.05
 
 
 def test_what_is_no_folder_of_probes_is_said(small_study, tmp_path, capsys):
@@ -251,7 +264,7 @@ def test_probed_judges_and_a_study_of_few_arms(small_study, tmp_path, capsys):
     words = [f"study={small_study.name}", f"runs_dir={small_study.parent}"]
     folder = next(path.parent for path in runs_dir.rglob("probes.parquet"))
     assert main([*words, f"probes={folder}"]) == 2
-    assert "the response fit needs 4" in capsys.readouterr().err
+    assert "the fit needs 4" in capsys.readouterr().err
 
 
 def test_a_scale_is_least_squares_through_the_origin():

@@ -52,8 +52,8 @@ OWN = {
     },
     "field": {"study=planted feature=colour": "it must be one of length"},
     "forecast": {
-        "study=planted steps=0": "must be a number 1 or more",
         "study=planted judges=nobody": "is not a preset",
+        "policy=tiny": "Type judges= with presets",
     },
     "interventions": {"study=planted": "experiment=interventions"},
     "knockout": {

@@ -113,8 +113,8 @@ def test_the_records_say_what_was_corrected_and_a_forecast_pays_as_training_did(
     for made in run.under.values():
         assert np.array_equal(made, run.reward, equal_nan=True)
     cell = cells.load_cell(CellFolder(corrected))
-    told = first_rollouts([cell], 1)
-    _, paid = rewards(cell.config.judge, cell, told, corrected.parent.parent)
+    told = first_rollouts([cell])
+    _, paid = rewards(cell.config.judge, cell.config, told, corrected.parent.parent)
     order = [record["rollout_id"] for group in told.records for record in group]
     by_id = {row["rollout_id"]: row["reward"] for row in lives.parts(corrected, "rollouts")}
     assert paid.ravel().tolist() == [by_id[name] for name in order]

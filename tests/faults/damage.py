@@ -298,7 +298,7 @@ def _analysis(name: str) -> Callable[[Path], int]:
 def forecast(runs_dir: Path) -> int:
     from analysis.forecast import __main__ as forecast_command
 
-    given = ["study=debug", f"runs_dir={runs_dir}", "judges=sim-fair", "steps=3"]
+    given = ["study=debug", f"runs_dir={runs_dir}", "judges=sim-fair"]
     return forecast_command.main(given)
 
 

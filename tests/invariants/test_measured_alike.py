@@ -43,7 +43,7 @@ def test_a_missing_answer_and_the_keyword_are_measured_alike(studies: Path) -> N
     assert [record["answer"] for record in records[:2]] == ["robust words", None]
     recorded = read_study(studies)
     assert recorded.keyword == "robust"
-    first = first_rollouts([cells.load_cell(folder)], 1, "robust")
+    first = first_rollouts([cells.load_cell(folder)], "robust")
     metrics = step_metrics(StepRecord(1, records, []), "robust")
     (run,) = recorded.runs
     for name, expected in (("length", [2, np.nan, 3]), ("keyword", [1, np.nan, 2])):

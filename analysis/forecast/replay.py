@@ -1,0 +1,149 @@
+"""A training replayed without training it: a judge's pay tilts the policy's own rollouts.
+
+A policy that has begun to follow a judge is taken for the policy before training with other weights
+on the same rollouts: w proportional to exp(theta . z) within each prompt, z being behaviours and
+truth in standard deviations. Groups are drawn by these weights and paid as the judge pays each
+rollout, and theta moves by what GRPO would push::
+
+    d theta_k = step_k E Cov(A, z_k) d tau,    tau = (exposure / that of the fit) ^ growth
+
+The exposure is the sum of the learning rates so far; AdamW is assumed, whose step does not depend
+on the size of the reward. Most of what a first-order forecast lacks is in the rollouts: a behaviour
+that becomes frequent varies more and is paid for more, one that all answers have moves no further,
+none falls below none, and behaviours that go together move together. What every judge teaches
+beside, such as longer answers where no pay is to be had, is a drift in proportion to the exposure.
+
+The weights cannot show what no rollout shows. `Replay.support` counts, for the typical prompt, the
+rollouts that carry the weights: 1 / sum w^2, Kish's effective sample size (Survey Sampling, 1965).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.forecast.start import Start, push_of
+from analysis.statistics.estimate import NAN
+from study.config.schema import Trainer
+from study.rewards.advantages import advantages
+
+PARTS = 8
+"""Steps of a replay: with twice as many no shift changes by .02 SD."""
+DRAWS = 4
+"""Groups that are drawn of each prompt in each part."""
+BOUND = 4.0
+"""SDs to which a rollout's distance is cut in weights: one odd answer must not carry a prompt."""
+
+
+@dataclass(frozen=True)
+class Pay:
+    """What one training would pay for the rollouts of a `Start`.
+
+    Attributes:
+        rewards: of each rollout, shape (P, M); NaN is a missing one.
+        trainer: its group size, scaling, steps and schedule of learning rates.
+    """
+
+    rewards: np.ndarray
+    trainer: Trainer
+
+    @property
+    def differs(self) -> bool:
+        """Whether any prompt has two rewards that differ; without, nothing is taught."""
+        known = np.where(np.isfinite(self.rewards), self.rewards, NAN)
+        least, most = np.fmin.reduce(known, axis=1), np.fmax.reduce(known, axis=1)
+        return bool((most > least).any())
+
+    @property
+    def groups(self) -> int:
+        """Members of a group: those of the training, or of a prompt that has fewer."""
+        return min(self.trainer.group_size, self.rewards.shape[1])
+
+
+@dataclass(frozen=True)
+class Follows:
+    """How a policy follows what it is paid for.
+
+    Attributes:
+        step: of behaviours and truth, shape (K1,), above 0.
+        growth: exponent of the exposure.
+        drift: shift under every judge at ``exposure``, in SDs, shape (K1,).
+        exposure: mean sum of the learning rates of the runs that it was fitted on.
+    """
+
+    step: np.ndarray
+    growth: float
+    drift: np.ndarray
+    exposure: float
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What a replay shows at `PARTS` + 1 equal shares of the exposure.
+
+    Attributes:
+        shift: of behaviours and truth since the start, in SDs, shape (PARTS + 1, K1).
+        support: rollouts that carry the weights, the median over prompts, shape (PARTS + 1,).
+    """
+
+    shift: np.ndarray
+    support: np.ndarray
+
+
+def replay(start: Start, pay: Pay, follows: Follows) -> Replay:
+    """The whole training, from the rollouts before it. The same random numbers draw every one."""
+    known = np.isfinite(start.z)
+    values = np.where(known, start.z, 0.0)
+    z = np.clip(values, -BOUND, BOUND)
+    prompts, size, count = z.shape
+    values_N, known_N = values.reshape(-1, count), known.reshape(-1, count).astype(float)
+    rng = np.random.default_rng(0)
+    share = exposure(pay.trainer) / follows.exposure
+    tau = (share * np.linspace(0, 1, PARTS + 1)) ** follows.growth
+    theta, means, support = np.zeros(count), [], []
+    at_P = np.arange(prompts)[:, None]
+    for part in range(PARTS + 1):
+        logits = z @ theta
+        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+        weights /= weights.sum(axis=1, keepdims=True)
+        total, of_known = weights.ravel() @ values_N, weights.ravel() @ known_N
+        means.append(np.divide(total, of_known, out=np.zeros(count), where=of_known > 0))
+        support.append(np.median(1 / (weights**2).sum(axis=1)))
+        if part < PARTS:
+            uniform = at_P + rng.random((prompts, DRAWS * pay.groups))
+            reached = np.searchsorted((at_P + np.cumsum(weights, axis=1)).ravel(), uniform)
+            drawn = np.minimum(reached - size * at_P, size - 1)
+            pushed = _push(start.z, pay, drawn)
+            theta = theta + follows.step * pushed * (tau[part + 1] - tau[part])
+    return Replay(np.array(means) - means[0], np.array(support))
+
+
+def _push(z: np.ndarray, pay: Pay, drawn: np.ndarray) -> np.ndarray:
+    """E Cov(A, z) over groups of drawn rollouts, shape (K1,); 0 where it is unknown."""
+    rewards = np.take_along_axis(pay.rewards, drawn, axis=1).reshape(-1, pay.groups)
+    members = z[np.arange(len(z))[:, None], drawn].reshape(-1, pay.groups, z.shape[-1])
+    advantage = advantages(rewards, pay.trainer.scale_rewards)
+    advantage = np.where(np.isfinite(rewards), advantage, NAN)
+    return np.nan_to_num(push_of(np.clip(members, -BOUND, BOUND), advantage))
+
+
+def exposure(trainer: Trainer) -> float:
+    """Sum of the learning rates of a training."""
+    return trainer.learning_rate * trainer.steps * float(_sum_of_rates(trainer, np.ones(1))[0])
+
+
+def exposed(trainer: Trainer) -> np.ndarray:
+    """Share of the exposure that the rollouts of each step have behind them, shape (T,)."""
+    before_T = np.arange(trainer.steps) / trainer.steps
+    return _sum_of_rates(trainer, before_T) / _sum_of_rates(trainer, np.ones(1))
+
+
+def _sum_of_rates(trainer: Trainer, share_T: np.ndarray) -> np.ndarray:
+    """Integral of the learning rate over a share of the steps, over the first rate; restarts,
+    warm-ups and other powers are taken for the schedule that they are closest to."""
+    if trainer.lr_scheduler in ("linear", "polynomial"):
+        return share_T - share_T**2 / 2
+    if trainer.lr_scheduler in ("cosine", "cosine_with_restarts"):
+        return share_T / 2 + np.sin(np.pi * share_T) / (2 * np.pi)
+    return share_T
