@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from experiments.plan.preflight import undeclared
 from experiments.sweep import cells_of
 from study.config.identity import identifying
-from study.config.schema import Lora, Study, freeze, register
+from study.config.schema import Grading, Lora, Study, freeze, register
 from tests.conftest import ROOT
 from tests.tiers import some
 
@@ -114,6 +114,8 @@ def test_the_mixture_at_full_size(policy, judge):
     config = composed("experiment=mixed-full", f"policy={policy}", f"judge={judge}")
     assert (config.task.name, config.judge.name, config.policy.name) == ("mixed", judge, policy)
     assert config.policy.lora == Lora(r=64, alpha=64)
+    asked = {"prompt": "equivalence", "reference": "shown"}
+    assert config.judge.grading == Grading("binary", asked), "whatever the judge's own preset asks"
     trainer = config.trainer
     assert (trainer.prompts_per_step, trainer.group_size, trainer.steps) == (4, 6, 500)
     assert trainer.eval_steps and trainer.keep_steps
