@@ -1,5 +1,6 @@
 """Every YAML in conf/ composes against the schemas."""
 
+import dataclasses
 import itertools
 import random
 from typing import Any
@@ -10,8 +11,11 @@ from omegaconf import OmegaConf
 
 from experiments.plan.preflight import undeclared
 from experiments.sweep import cells_of
+from judges.ask.identity import build_grading
 from study.config.identity import identifying
 from study.config.schema import Grading, Lora, Study, freeze, register
+from study.rewards.checks import for_judge
+from study.rows import Criterion, Rule, make_row
 from tests.conftest import ROOT
 from tests.tiers import some
 
@@ -35,6 +39,10 @@ FEW = [chosen for chosen in TOGETHER if len(chosen) < 3]
 DRAWN = random.Random(0).sample(FEW, 8)
 """Those that the standard tier composes: a new one in each run would fail without a change of it.
 Pages type most experiments, with their arms, and `test_docs_commands.py` composes these."""
+
+
+ARMS = ["rl", "ruscarl", "verif", "ruscarl-verif", "verif-llm"]
+"""Of the study of rewards."""
 
 
 def row(chosen: list[str]) -> Any:
@@ -76,11 +84,27 @@ def test_every_preset_says_how_to_run_it_and_each_promised_group_exists():
 def test_arms_differ_in_reward_scaffold_and_grading_alone(profile):
     """What the study compares, and nothing beside it: sampling, updates, template, rows."""
     words = ("experiment=verinstruct-arms", f"profile={profile}")
-    arms = ("rl", "ruscarl", "verif", "ruscarl-verif")
-    flats = [identifying(data_of(*words, f"arm={arm}")) for arm in arms]
+    flats = [identifying(data_of(*words, f"arm={arm}")) for arm in ARMS]
     assert undeclared(flats, ("reward", "scaffold", "judge.grading")) == {}
     assert len({flat.get("reward.name") for flat in flats}) == 2
-    assert [flat.get("scaffold.name") for flat in flats] == [None, "ruscarl", None, "ruscarl"]
+    assert [flat.get("scaffold.name") for flat in flats] == [None, "ruscarl"] * 2 + [None]
+
+
+def test_the_judge_alone_is_asked_what_rules_would_check():
+    """arm=verif-llm leaves no rule to be run, and its judge sees the rule's words; otherwise it is
+    arm=verif."""
+    words = ("experiment=verinstruct-arms", "profile=full")
+    by_rule, alone = (composed(*words, f"arm={arm}") for arm in ("verif", "verif-llm"))
+    assert dataclasses.replace(alone.reward, rules="run") == by_rule.reward
+    assert (alone.judge, alone.scaffold) == (by_rule.judge, by_rule.scaffold)
+    rule = Rule("0:0", "Sentence", "Ends in a full stop.", "def check_following(i, r): return 1")
+    turn = {"role": "user", "content": "Say hi."}
+    row = make_row((turn,), (Criterion("Is polite."),), rules=(rule,))
+    asked = [for_judge(row, study.reward.rules) for study in (by_rule, alone)]
+    grading = build_grading(alone.judge)
+    shown = [grading.messages(each, "hi")[0]["content"] for each in asked]
+    assert ["- Ends in a full stop." in text for text in shown] == [False, True]
+    assert all("- Is polite.\n" in text for text in shown)
 
 
 @pytest.mark.parametrize("name", ["judge-families", "judge-families-small"])
@@ -144,7 +168,7 @@ def test_arms_of_a_mixture_differ_in_judge_and_reward_and_a_policy_by_its_mixtur
 
 @pytest.mark.parametrize(
     ("arm", "policy"),
-    crossed(["rl", "ruscarl", "verif", "ruscarl-verif"], ["qwen2.5-7b-instruct", "qwen3-8b"]),
+    crossed(ARMS, ["qwen2.5-7b-instruct", "qwen3-8b"]),
 )
 def test_each_arm_has_its_own_experiment_at_full_size(arm, policy):
     config = composed(f"experiment=verinstruct-{arm}", f"policy={policy}")
