@@ -16,8 +16,8 @@ What a check calls may also raise UserError, which ends a stage as a problem doe
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from study.errors import UserError
@@ -62,6 +62,13 @@ def note(what: str, message: str, type: str = "") -> Finding:
 def problem(what: str, message: str, type: str = "") -> Finding:
     """A finding that has to be put right first."""
     return Finding(what, State.PROBLEM, message, type)
+
+
+def as_notes(findings: Iterable[Finding], planned: bool) -> Iterator[Finding]:
+    """The findings, where a study is only ``planned`` as notes: its figures are shown all the
+    same."""
+    for finding in findings:
+        yield replace(finding, state=State.NOTE) if planned else finding
 
 
 def stop_at_problem(findings: Iterable[Finding]) -> None:

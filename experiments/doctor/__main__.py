@@ -5,7 +5,8 @@
     python -m experiments.doctor experiment=NAME endpoints=true
 
 It needs no network. Named judges are looked at too: their keys, by name only, and whether what they
-ask on this machine answers; endpoints elsewhere are asked with endpoints=true.
+ask on this machine answers; endpoints elsewhere are asked with endpoints=true. Of an experiment it
+also says whether vLLM can draw its policy's completions here.
 """
 
 from __future__ import annotations
@@ -49,8 +50,10 @@ def findings(options: Options) -> list[Finding]:
     Raises UserError: a preset that is not there."""
     models_named: list[Model] = [models.load("judge", name) for name in options.judge]
     models_named += [models.load("executor", name) for name in options.executor]
+    lacking: list[Finding] = []
     if options.experiment is not None:
-        models_named += models.of_experiment(options.experiment)
+        asked, lacking = models.of_experiment(options.experiment)
+        models_named += asked
     models_named = models.distinct(models_named)
     here = packages.installed()
     return [
@@ -59,6 +62,7 @@ def findings(options: Options) -> list[Finding]:
         packages.torch(here),
         machine.gpus(packages.torch_build(here)),
         packages.vllm(here, models.served_here(models_named)),
+        *lacking,
         machine.processors(),
         machine.main_memory(),
         machine.disk(options.runs_dir),

@@ -31,15 +31,16 @@ def load(group: str, name: str) -> Model:
     return freeze(KINDS[group], read_preset(group, name))
 
 
-def of_experiment(name: str) -> list[Model]:
-    """All that the cells of an experiment ask, each once.
+def of_experiment(name: str) -> tuple[list[Model], list[Finding]]:
+    """All that the cells of an experiment ask, each once, and what vLLM lacks to draw their
+    policy's completions here.
     Raises UserError: there is no such experiment, or it cannot be composed."""
     if name not in preset_names("experiment"):
         raise UserError(no_preset("experiment", name))
     # Only here: the doctor has to speak where what a sweep imports is missing.
-    sweep = import_module("experiments.sweep")
-    models = models_of(sweep.cells_of([f"experiment={name}", "seed=0"]))  # seeds ask the same
-    return distinct(models)
+    sweep, vllm = map(import_module, ("experiments.sweep", "experiments.trainer.vllm"))
+    cells = sweep.cells_of([f"experiment={name}", "seed=0"])  # seeds ask the same
+    return distinct(models_of(cells)), list(vllm.check_installed(cells))
 
 
 def distinct(models: Sequence[Model]) -> list[Model]:

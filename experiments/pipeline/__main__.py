@@ -24,13 +24,15 @@ from experiments import launch
 from experiments.evaluation.options import Options as Evaluation
 from experiments.pipeline.notes import Notes, Outcome, Step
 from experiments.pipeline.steps import STAGES, Plan, check_folder, command_line, steps_of
+from experiments.plan.needs import HERE
 from experiments.sweep import cells_of
+from experiments.trainer.vllm import check_installed
 from study.cli import command, option, overrides, preset
 from study.config.bounds import Choice
 from study.config.marks import field_types
 from study.config.schema import Study
 from study.errors import UserError
-from study.finding import stop_at_problem
+from study.finding import as_notes, stop_at_problem
 from study.screen import visible
 from study.system import locks
 from study.system.machine import device_variables
@@ -243,6 +245,9 @@ def work(options: Options) -> int:
         stop_at_problem(launch.check_configs(plan.cells))
         if "train" in plan.stages:
             stop_at_problem(launch.check_policies(plan.cells))
+            left = [cell for cell in plan.cells if cell.folder.state() != "done"]
+            elsewhere = plan.cells[0].config.sweep.engine not in HERE
+            stop_at_problem(as_notes(check_installed(left, elsewhere), options.plan))
     if options.plan:
         show(stages)
     elif pending:

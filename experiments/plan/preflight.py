@@ -19,7 +19,7 @@ from experiments.plan.needs import HERE, check_engine
 from experiments.policies.load import check_policy
 from experiments.tracking.store import artifacts_of, tracking_uri
 from experiments.trainer.processes import check_batch, processes_of
-from experiments.trainer.vllm import check_options
+from experiments.trainer.vllm import check_installed, check_options
 from experiments.workflow.check import check_world
 from judges.ask.budget import check_limits
 from judges.ask.identity import build_grading
@@ -36,7 +36,7 @@ from study.config.identity import flatten, left_out
 from study.config.marks import under
 from study.config.presets import nearest
 from study.config.schema import Study
-from study.finding import Finding, State, problem
+from study.finding import Finding, as_notes, problem
 from study.programs.rewards import FORMULAS
 from study.rewards.checks import check_reward, for_judge
 from study.rewards.corrections.checks import check_correction
@@ -51,7 +51,7 @@ from study.tasks.scaffold import check as check_scaffold
 
 def check_sweep(todo: Sequence[Cell], launcher: Sequence[str] = ()) -> Iterator[Finding]:
     """The stage of a plan: all that can be found wrong without touching disk or network much. A
-    plan says what a sweep refuses for its memory.
+    plan only says what a sweep refuses for lack of memory, or of what vLLM needs.
 
     Args:
         todo: the cells of a sweep.
@@ -67,10 +67,10 @@ def check_sweep(todo: Sequence[Cell], launcher: Sequence[str] = ()) -> Iterator[
     yield from check_inputs(todo)
     if launcher:
         yield from check_launcher(launcher)
-    elif here:
-        new = [cell for cell in todo if cell.folder.state() not in ("done", "running")]
-        for finding in check_memory(new):
-            yield dataclasses.replace(finding, state=State.NOTE) if config.plan else finding
+    new = [cell for cell in todo if cell.folder.state() not in ("done", "running")]
+    yield from as_notes(check_installed(new, elsewhere=not here), config.plan)
+    if here:
+        yield from as_notes(check_memory(new), config.plan)
     yield from check_records(study_dir, todo)
 
 

@@ -73,30 +73,35 @@ def check_options(config: Study, processes: int) -> Iterator[Finding]:
         )
 
 
-def check_vllm(todo: Sequence[Cell], elsewhere: bool = False) -> Iterator[Finding]:
-    """Refuse to begin where vLLM, a GPU or the server that cells need is missing, or a server would
-    be given the weights of two policies at a time.
+def check_installed(todo: Sequence[Cell], elsewhere: bool = False) -> Iterator[Finding]:
+    """Refuse cells whose completions vLLM draws where it, or a GPU, is missing. The mode is part of
+    a cell's identity, so no machine chooses another.
 
     Args:
-        todo: the cells that are about to be trained.
-        elsewhere: another launcher runs them, several at once and on other machines.
+        todo: the cells that are to be trained.
+        elsewhere: another launcher runs them, on other machines.
     """
-    users = [cell for cell in todo if cell.config.trainer.vllm.mode != "none"]
-    if not users:
+    modes = [mode for cell in todo if (mode := cell.config.trainer.vllm.mode) != "none"]
+    if not modes:
         return
+    lacks = ["this machine has no GPU"] if not elsewhere and not gpus() else []
     if importlib.util.find_spec("vllm") is None:
+        lacks.append("vLLM cannot be imported in this environment")
+    if lacks:
         yield problem(
-            "vLLM",
-            f"trainer.vllm.mode={users[0].config.trainer.vllm.mode} needs vLLM, which cannot be"
-            " imported in this environment. Type pip install -e '.[gpu]', or"
-            " trainer.vllm.mode=none.",
+            "vLLM of the policy",
+            f"trainer.vllm.mode={modes[0]} has vLLM draw the policy's completions on a GPU, but"
+            f" {' and '.join(lacks)}. Type the command on a machine with a GPU, after pip install"
+            " -e '.[gpu]'; or type trainer.vllm.mode=none: transformers then draws them, which is"
+            " slower and makes other cells.",
         )
-    if not elsewhere and not gpus():
-        yield problem(
-            "vLLM",
-            f"trainer.vllm.mode={users[0].config.trainer.vllm.mode} passes the policy's weights"
-            " from GPU to GPU, but this machine has no GPU. Type trainer.vllm.mode=none.",
-        )
+
+
+def check_vllm(todo: Sequence[Cell], elsewhere: bool = False) -> Iterator[Finding]:
+    """Refuse to begin where vLLM, a GPU or the server that cells need is missing, or a server would
+    be given the weights of two policies at a time; arguments as of `check_installed`."""
+    yield from check_installed(todo, elsewhere)
+    users = [cell for cell in todo if cell.config.trainer.vllm.mode != "none"]
     asking = [cell.config for cell in users if cell.config.trainer.vllm.mode == "server"]
     users_of = Counter(base_url(config.trainer.vllm.url) for config in asking)
     for url, count in users_of.most_common(1):

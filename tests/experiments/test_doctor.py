@@ -91,19 +91,25 @@ def test_a_server_of_this_machine_is_looked_for(tmp_path) -> None:
     assert models.served_here(named) == "cpu" and models.served_here([]) == ""
 
 
-@pytest.mark.parametrize(
-    ("experiment", "asked"),
-    [
-        ("small-real", {"judge smollm2-135m", "judge smollm2-135m-strict"}),
-        ("mixed-quickstart", {"judge sim-fair", "judge sim-lenient-qa", "judge sim-strict-code"}),
-        ("interventions", {"judge sim-dose", "judge sim-flattery", "judge sim-noisy"}),
-        ("workflow-full", {"judge qwen3-32b", "executor gpt-oss-120b"}),
-        ("verinstruct-rl", {"judge qwen3-32b", "judge gpt-oss-120b"}),
-    ],
-)
-def test_what_an_experiment_asks_is_what_its_cells_ask(experiment, asked) -> None:
-    found = models.of_experiment(experiment)
+SMALL = {
+    "small-real": {"judge smollm2-135m", "judge smollm2-135m-strict"},
+    "mixed-quickstart": {"judge sim-fair", "judge sim-lenient-qa", "judge sim-strict-code"},
+    "interventions": {"judge sim-dose", "judge sim-flattery", "judge sim-noisy"},
+}
+FULL = {
+    "workflow-full": {"judge qwen3-32b", "executor gpt-oss-120b"},
+    "verinstruct-rl": {"judge qwen3-32b", "judge gpt-oss-120b"},
+}
+
+
+@pytest.mark.parametrize(("experiment", "asked"), [*SMALL.items(), *FULL.items()])
+def test_what_an_experiment_asks_is_what_its_cells_ask(experiment, asked, gpus_here) -> None:
+    gpus_here(0)
+    found, lacking = models.of_experiment(experiment)
     assert sorted(f"{each.role} {each.name}" for each in found) == sorted(asked)
+    said = [each.message for each in lacking if each.state is State.PROBLEM]
+    assert len(said) == (experiment in FULL), "vLLM draws for policies of full size alone"
+    assert all("no GPU" in text and "trainer.vllm.mode=none" in text for text in said)
 
 
 def test_a_judge_named_twice_is_looked_at_once_and_a_wrong_name_said_with_the_nearest() -> None:

@@ -164,9 +164,12 @@ def test_weights_that_cannot_fit_are_refused(tmp_path, the_gpu_has, capsys) -> N
 def test_a_plan_says_what_a_sweep_refuses(monkeypatch) -> None:
     small = problem("memory", "The weights do not fit. Type policy.lora.r=64")
     monkeypatch.setattr(preflight, "check_memory", lambda new: [small])
-    for words, found in (([], small), (["plan=true"], note(small.what, small.message))):
+    absent = problem("vLLM", "There is no GPU. Type trainer.vllm.mode=none")
+    monkeypatch.setattr(preflight, "check_installed", lambda new, elsewhere: [absent] * len(new))
+    for words, said in (([], problem), (["plan=true"], note)):
         todo = cells_of(["judge=sim-fair", "seed=0", "study=never-run", *words])
-        assert list(preflight.check_sweep(todo)) == [found]
+        expected = [said(found.what, found.message) for found in (absent, small)]
+        assert list(preflight.check_sweep(todo)) == expected
 
 
 def test_what_vllm_takes_is_not_there(tmp_path, the_gpu_has, capsys) -> None:

@@ -28,6 +28,7 @@ SMALL = (
     *("trainer.steps=2", "trainer.prompts_per_step=2", "trainer.group_size=2"),
     *("trainer.micro_batch=2", "trainer.max_completion_length=4", "trainer.eval_steps=0"),
     *("trainer.keep_steps=false", "trainer.beta=0", "tracking=none", "study=small"),
+    "trainer.vllm.mode=none",
     *("evaluate.max_tokens=4", "evaluate.limit=4"),
 )
 FOLDERS = {"policy.path": "little", "runs_dir": "runs", "task.path": "rows", "data.root": "sets"}
@@ -322,3 +323,13 @@ def test_a_task_that_draws_no_prepared_rows_needs_no_data(tmp_path, capsys):
     text = capsys.readouterr().out
     assert text.count("skipped") == 3 and text.count("would run") == 2
     assert not list(tmp_path.iterdir())
+
+
+def test_a_policy_that_needs_a_gpu_is_refused_before_any_stage_and_planned_all_the_same(
+    fresh, capsys, gpus_here
+):
+    gpus_here(0)
+    words = "trainer.vllm.mode=colocate"
+    assert "this machine has no GPU" in refused(fresh, capsys, words)
+    assert not fresh.study.exists()
+    assert planned(fresh, capsys, words)["train"].startswith("would run")

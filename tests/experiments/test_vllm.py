@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -121,20 +122,25 @@ def info(model: str, transfer: Any) -> bytes:
     return json.dumps({"vllm_config": config}).encode()
 
 
-def test_what_is_missing_is_refused_before_launch(machine, monkeypatch) -> None:
-    config = asking(mode="colocate")
-    stop_at_problem(vllm.check_vllm([cell(config), cell(Study())]))
-    (machine / "nvidia/nvidia-smi").unlink()
-    with pytest.raises(UserError, match=r"this machine has no GPU\. Type trainer\.vllm\.mode=none"):
-        stop_at_problem(vllm.check_vllm([cell(config)]))
-    stop_at_problem(vllm.check_vllm([cell(config)], elsewhere=True))
+def test_what_is_missing_is_refused_before_launch(machine, gpus_here) -> None:
+    users = [cell(asking(mode="colocate")), cell(Study())]
+
+    def said(elsewhere: bool = False) -> str:
+        with pytest.raises(UserError) as refused:
+            stop_at_problem(vllm.check_vllm(users, elsewhere))
+        return str(refused.value)
+
+    stop_at_problem(vllm.check_vllm(users))
+    gpus_here(0)
+    no_gpu, no_vllm = "this machine has no GPU", "vLLM cannot be imported in this environment"
+    assert no_gpu in said() and no_vllm not in said() and "\n" not in said()
+    stop_at_problem(vllm.check_vllm(users, elsewhere=True))
     (machine / "vllm/__init__.py").unlink()
     (machine / "vllm").rmdir()
-    monkeypatch.undo()
-    with pytest.raises(
-        UserError, match=r"cannot be imported in this environment\. Type pip install"
-    ):
-        stop_at_problem(vllm.check_vllm([cell(config)]))
+    importlib.invalidate_caches()
+    assert f"{no_gpu} and {no_vllm}" in said() and "pip install -e '.[gpu]'" in said()
+    assert no_vllm in said(elsewhere=True) and no_gpu not in said(elsewhere=True)
+    assert "trainer.vllm.mode=none: transformers then draws them" in said()
     stop_at_problem(vllm.check_vllm([cell(Study())]))
 
 
