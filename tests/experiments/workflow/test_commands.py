@@ -1,15 +1,21 @@
 """The command lines: what they write, how they end, and what they refuse."""
 
 import json
+from typing import Any
 
 import pytest
 
+from experiments.workflow import run_command
 from experiments.workflow.__main__ import main
 from experiments.workflow.operators import OPERATORS
+from study.config.compose import preset_names
+from study.tasks import kind_of
 from tests.commands import run
 from tests.experiments.workflow.test_validate import AFLOW, METAGPT, SEED
 from tests.experiments.workflow.theatre import program
+from tests.experiments.workflow.world import TASK
 from tests.study.sandbox.test_attacks import children, left
+from tests.web_server import Handler, serving
 
 PROBLEM = {"id": "p", "domain": "math", "prompt": "What is 6 times 7?", "answers": ["42"]}
 pytestmark = pytest.mark.usefixtures("isolated")
@@ -127,6 +133,52 @@ def test_programs_of_a_file_are_run_and_each_begins_the_script_anew(commands):
     assert [(row["id"], row["answer"]) for row in result["runs"]] == [("a", "1"), ("b", "1")]
 
 
+def test_a_preset_answers_as_in_a_study_and_the_store_keeps_what_it_said(box, commands):
+    row = kind_of(TASK).rows(TASK, "eval")[0]
+    problem = {"id": "p", "domain": row.domain, "prompt": row.prompt_text()}
+    programs = commands.rows("rows.jsonl", [{"id": n, "program": "AnswerGenerate"} for n in "ab"])
+    typed = [f"programs={programs}", f"problem={json.dumps(problem)}", f"runs_dir={box / 'runs'}"]
+    first, again = (commands.result("run", *typed, "executor=sim")["runs"] for _ in range(2))
+    assert [run["outcome"] for run in first] == ["ok", "ok"]
+    assert first[0]["answer"] == first[1]["answer"] == again[0]["answer"] != ""
+    assert first[0]["tokens_out"] == again[0]["tokens_out"] > 0
+    assert (box / "runs" / "verdicts.db").is_file()
+
+
+class Model(Handler):
+    """One model that answers every question alike."""
+
+    def do_GET(self) -> None:
+        self.answer(b'{"data": [{"id": "m"}]}')
+
+    def do_POST(self) -> None:
+        vars(self.server)["asked"].append(json.loads(self.body()))
+        message = {"role": "assistant", "content": "<thought>6*7</thought><answer>42</answer>"}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        usage = {"prompt_tokens": 50, "completion_tokens": 7}
+        self.answer(json.dumps({"model": "m", "choices": [choice], "usage": usage}).encode())
+
+
+def test_any_preset_answers_at_its_endpoint_at_its_price(box, commands):
+    asked: list[dict[str, Any]] = []
+    with serving(Model, asked=asked) as url:
+        result = commands.result(
+            *("run", f"program={box / 'graph.py'}", f"problem={box / 'problem.json'}"),
+            *("executor=gpt-oss-120b", f"executor.endpoint.url={url}/v1"),
+            *("executor.endpoint.model=m", "executor.price.input=2", "executor.price.output=10"),
+            f"runs_dir={box / 'runs'}",
+        )
+    assert (result["outcome"], result["answer"], result["tokens_in"]) == ("ok", "42", 50)
+    assert result["cost_usd"] == pytest.approx((50 * 2 + 7 * 10) / 1e6)
+    (body,) = asked
+    assert (body["temperature"], body["reasoning_effort"]) == (0.0, "low")
+    assert "What is 6 times 7?" in body["messages"][-1]["content"]
+
+
+def test_every_preset_of_an_executor_can_be_typed():
+    assert sorted(run_command.PRESETS) == sorted({*preset_names("executor")} - {"none"})
+
+
 def test_lines_of_a_script_are_used_in_order_and_by_operator(box, commands, typed):
     (box / "graph.py").write_text(
         program(
@@ -200,6 +252,17 @@ def test_an_endless_program_ends_and_leaves_no_process(box, typed, name):
         ["run", "program=graph.py", "problem=problem.json", "script=bad.jsonl"],
         ["run", "program=graph.py", "problem=problem.json", "script=empty.jsonl"],
         ["run", "program=graph.py", "problem=problem.json", "script=s", "executor=gpt"],
+        ["run", "program=graph.py", "problem=problem.json", "script=s", "executor=sim"],
+        ["run", "program=graph.py", "problem=problem.json", "price.input=1", "executor=sim"],
+        ["run", "program=graph.py", "problem=problem.json", "executor=openai-compatible"],
+        [
+            *("run", "program=graph.py", "problem=problem.json", "script=script.jsonl"),
+            "executor.sampling.max_tokens=9",
+        ],
+        [
+            *("run", "program=graph.py", "problem=problem.json", "executor=gpt-oss-120b"),
+            "executor.endpoint.url=http://127.0.0.1:9/v1",
+        ],
     ],
 )
 def test_bad_input_gets_a_paragraph(box, commands, monkeypatch, words):
