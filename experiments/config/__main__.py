@@ -8,6 +8,9 @@ known are refused, each by its name. The settings belong behind a command:
 
     python -m experiments.sweep experiment=mixed-full $(python -m experiments.config \\
         import=training.yaml | grep -v '^#')
+
+published=EXPERIMENT prints in place of that the settings of an experiment at full size beside the
+published ones, with the reason where they differ; published=all is the table of the docs.
 """
 
 from __future__ import annotations
@@ -20,9 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from experiments.config.published import EXPERIMENTS, markdown
 from experiments.sweep import cells_of
 from study.cli import command, option
 from study.config import bounds
+from study.config.bounds import Choice
 from study.config.compose import CONF, preset_names
 from study.errors import UserError
 from study.screen import visible
@@ -77,9 +82,20 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Options:
-    """Options of `experiments.config`: the file to import."""
+    """Options of `experiments.config`: the file to import, or the experiment to compare."""
 
-    file: Path = option("YAML file with settings of the sources", key="import", required=True)
+    file: Path | None = option("YAML file with settings of the sources", key="import")
+    published: str | None = option(
+        "experiment to print beside its published settings", None, Choice(("all", *EXPERIMENTS))
+    )
+
+    def check(self) -> None:
+        """Raises UserError: not one of the two."""
+        if (self.file is None) == (self.published is None):
+            raise UserError(
+                "experiments.config takes import=FILE (settings of the sources) or"
+                " published=EXPERIMENT (settings beside the published ones). Give one of them."
+            )
 
 
 @dataclass(frozen=True)
@@ -408,6 +424,9 @@ def check_composes(file: Path, lines: Lines, vocabulary: Vocabulary) -> None:
 @command("experiments.config import=training.yaml", __doc__, Options)
 def main(options: Options) -> int:
     """Exit codes: 0 printed, 2 for a user's error."""
+    if options.file is None:
+        print(markdown("" if options.published == "all" else options.published or ""), end="")
+        return 0
     for line in imported(options.file):
         print(visible(line))
     command_line = f"python -m experiments.sweep experiment={EXPERIMENT} SETTINGS"

@@ -164,15 +164,3 @@ def test_arms_of_a_mixture_differ_in_judge_and_reward_and_a_policy_by_its_mixtur
     assert typed.policy.lora == Lora(r=64, alpha=16)
     tiny = composed("task=mixed").policy
     assert (tiny.name, tiny.lora) == ("tiny", Lora(r=16, alpha=32))
-
-
-@pytest.mark.parametrize(
-    ("arm", "policy"),
-    crossed(ARMS, ["qwen2.5-7b-instruct", "qwen3-8b"]),
-)
-def test_each_arm_has_its_own_experiment_at_full_size(arm, policy):
-    config = composed(f"experiment=verinstruct-{arm}", f"policy={policy}")
-    assert (config.arm, config.policy.name) == (arm, policy)
-    assert (config.trainer.steps, config.trainer.temperature) == (350, 0.7)
-    assert config.policy.chat_template == ("chatml" if policy.startswith("qwen2.5") else None)
-    assert config.task.name == "verinstruct-verif"
