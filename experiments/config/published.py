@@ -58,7 +58,12 @@ def markdown(experiment: str = "") -> str:
         for row in SETTINGS
         if not experiment or experiment in {preset.split()[0] for preset in row.presets}
     ]
-    lines = ["| source | what it is |", "|---|---|"]
+    n_same = sum(row.ours == row.published for row in rows)
+    lines = [
+        f"Of {len(rows)} rows {n_same} are as published, and {len(rows) - n_same} differ for the"
+        " reason that is given.",
+        *("", "| source | what it is |", "|---|---|"),
+    ]
     lines += [
         f"| {name} | {about} |"
         for name, about in SOURCES.items()

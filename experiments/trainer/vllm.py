@@ -17,7 +17,7 @@ from judges.serving.server import get
 from study.cell.cells import Cell
 from study.config.schema import Judge, Study
 from study.finding import Finding, problem
-from study.system.machine import gpus
+from study.system.machine import usable_gpus
 
 
 def trl_options(config: Study) -> dict[str, Any]:
@@ -81,19 +81,20 @@ def check_installed(todo: Sequence[Cell], elsewhere: bool = False) -> Iterator[F
         todo: the cells that are to be trained.
         elsewhere: another launcher runs them, on other machines.
     """
-    modes = [mode for cell in todo if (mode := cell.config.trainer.vllm.mode) != "none"]
-    if not modes:
+    users = [cell.config for cell in todo if cell.config.trainer.vllm.mode != "none"]
+    if not users:
         return
-    lacks = ["this machine has no GPU"] if not elsewhere and not gpus() else []
+    has_gpu = elsewhere or usable_gpus(users[0].device)
+    lacks = [] if has_gpu else ["this process may use no GPU"]
     if importlib.util.find_spec("vllm") is None:
         lacks.append("vLLM cannot be imported in this environment")
     if lacks:
         yield problem(
             "vLLM of the policy",
-            f"trainer.vllm.mode={modes[0]} has vLLM draw the policy's completions on a GPU, but"
-            f" {' and '.join(lacks)}. Type the command on a machine with a GPU, after pip install"
-            " -e '.[gpu]'; or type trainer.vllm.mode=none: transformers then draws them, which is"
-            " slower and makes other cells.",
+            f"trainer.vllm.mode={users[0].trainer.vllm.mode} has vLLM draw the policy's completions"
+            f" on a GPU, but {' and '.join(lacks)}. Type the command on a machine with a GPU, after"
+            " pip install -e '.[gpu]'; or type trainer.vllm.mode=none: transformers then draws"
+            " them, which is slower and makes other cells.",
         )
 
 

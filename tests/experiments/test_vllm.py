@@ -131,8 +131,11 @@ def test_what_is_missing_is_refused_before_launch(machine, gpus_here) -> None:
         return str(refused.value)
 
     stop_at_problem(vllm.check_vllm(users))
+    on_cpu = cell(dataclasses.replace(users[0].config, device="cpu"))
+    with pytest.raises(UserError, match="this process may use no GPU"):
+        stop_at_problem(vllm.check_vllm([on_cpu]))
     gpus_here(0)
-    no_gpu, no_vllm = "this machine has no GPU", "vLLM cannot be imported in this environment"
+    no_gpu, no_vllm = "this process may use no GPU", "vLLM cannot be imported in this environment"
     assert no_gpu in said() and no_vllm not in said() and "\n" not in said()
     stop_at_problem(vllm.check_vllm(users, elsewhere=True))
     (machine / "vllm/__init__.py").unlink()
