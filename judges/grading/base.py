@@ -33,6 +33,8 @@ NOTHING = Request()
 """The request of a grading whose replies are read alike whatever was asked."""
 TAIL = 200
 """Characters of a reply in which some published readers look for a verdict."""
+SENTENCE_TOKENS = 128
+"""Room for a sentence and a verdict."""
 _BRACKETS = re.compile(r"\[\[([^\[\]]*)\]\]")
 
 
@@ -125,6 +127,10 @@ class Grading:
             for domain, prompt in sorted(by_domain.items())
             if prompt is not None
         }
+
+    def holds(self, text: str) -> bool:
+        """Whether the prompt of any domain holds ``text``."""
+        return any(text in template for template in self._templates.values())
 
     def load_prompt(self, family: str, prompt: Any, option: str = "prompt") -> str:
         """The template of a shipped prompt (``default``, ``strict``) of a family, or of a ``.txt``
@@ -336,11 +342,11 @@ def loosely(reply: Reply, tail: bool, words: tuple[str, ...]) -> Parsed:
     return Parsed(Outcome.scored, score=float(any(word in ending for word in words)))
 
 
-def binary_body(structured: bool, words: list[str]) -> Body:
-    """What the request of such a grading carries: room for a sentence, or a forced choice."""
+def binary_body(structured: bool, words: list[str], room: int = SENTENCE_TOKENS) -> Body:
+    """What the request of such a grading carries: tokens at least, or a forced choice."""
     if structured:
         return {"structured_outputs": {"choice": [f"[[{word}]]" for word in words]}}
-    return {"max_tokens_at_least": 128}
+    return {"max_tokens_at_least": room}
 
 
 def check_rows(

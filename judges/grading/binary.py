@@ -16,6 +16,9 @@ from study.rows import Row
 from study.verdict import Parsed, Reply, Request
 
 YES, NO = "1", "0"
+ANALYSIS, ANALYSIS_TOKENS = "<analysis>", 512
+"""What a prompt holds that asks for a comparison in words, and the room that its reply gets: a
+comparison of two programs is longer than a sentence, and one that is cut off has no verdict."""
 
 
 class Binary(base.OneRequest):
@@ -59,8 +62,9 @@ class Binary(base.OneRequest):
         return super().messages(row, answer)
 
     def body(self, request: Request = NOTHING) -> Body:
-        """Room for a sentence, or the forced verdict."""
-        return base.binary_body(self.chosen["structured"], [YES, NO])
+        """Room for a sentence or for an analysis, as the prompts ask; or the forced verdict."""
+        room = ANALYSIS_TOKENS if self.holds(ANALYSIS) else base.SENTENCE_TOKENS
+        return base.binary_body(self.chosen["structured"], [YES, NO], room)
 
     def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         """1 for a right answer, 0 for any other."""

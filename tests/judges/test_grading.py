@@ -85,6 +85,18 @@ def test_two_answers_share_everything_up_to_the_answer(name, prompt):
     assert two.startswith(shared) and len(shared) > 200 and "<<<rubric" in shared
 
 
+def test_a_prompt_that_asks_for_an_analysis_leaves_room_for_it():
+    rooms = {
+        prompt: GRADINGS["binary"]({"prompt": prompt}).body()["max_tokens_at_least"]
+        for prompt in ("default", "qa", "equivalence")
+    }
+    assert rooms["default"] == rooms["qa"] < rooms["equivalence"]
+    by_domain = GRADINGS["binary"]({"prompts": {"code": "equivalence"}})
+    assert by_domain.body()["max_tokens_at_least"] == rooms["equivalence"]
+    forced = GRADINGS["binary"]({"prompt": "equivalence", "structured": True})
+    assert forced.body() == {"structured_outputs": {"choice": ["[[1]]", "[[0]]"]}}
+
+
 def test_shipped_prompts_have_their_own_identity():
     shas = {GRADINGS[name]({"prompt": prompt}).prompt_sha for name, prompt in SHIPPED}
     assert len(shas) == len(SHIPPED) == len(list(PROMPTS.glob("*.txt")))
