@@ -174,7 +174,7 @@ def _run_locked(options: Options, judges: list[Judge], task: Task, writer: Judge
         notes += [f"{count} x {why}" for why, count in sorted(missing.items())]
         print(f"{len(probes)} texts of {len(sources)} prompts for each judge", flush=True)
         for judge in judges:
-            truth_of = oracle(task) if judge.simulated is not None else None
+            truth_of = oracle(task) if judge.needs_rows else None
             result = ask(
                 judge, probes, store, truth_of, options.repeats, options.temperatures, allowance
             )
@@ -212,10 +212,10 @@ def _load(options: Options) -> tuple[list[Judge], Task]:
     loaded = [load_presets(name, task, overrides=options.overrides) for name in options.judges]
     judges = [judge for judge, _ in loaded]
     for judge in judges:
-        if judge.simulated is not None and options.set != BUILT_IN:
+        if judge.needs_rows and options.set != BUILT_IN:
             raise UserError(
-                f"judge={judge.name} is simulated: it knows the rule truth of {BUILT_IN} only."
-                f" Type set={BUILT_IN}, or name a real judge for set={options.set}."
+                f"judge={judge.name} knows the truths or references of {BUILT_IN} only."
+                f" Type set={BUILT_IN}, or name another judge for set={options.set}."
             )
     return judges, loaded[0][1]
 

@@ -43,11 +43,12 @@ MOST_TOKENS = 40
 
 
 def probe(judge: Judge, task: Task | None = None) -> Verdict:
-    """One fresh verdict on a harmless question; a simulated judge is asked a row of ``task``.
+    """One fresh verdict on a harmless question; a judge that needs one is asked a row of
+    ``task``.
     Raises UserError: the judge cannot be asked: no key, no endpoint, or it serves another model."""
     single = dataclasses.replace(judge, sampling=dataclasses.replace(judge.sampling, votes=1))
     row, oracle = HARMLESS, None
-    if judge.simulated is not None and task is not None:
+    if judge.needs_rows and task is not None:
         row = tasks.kind_of(task).rows(task, "train")[0]
         oracle = tasks.oracle(task)
     with Session(single, None, oracle) as session:

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 from judges.endpoint.loop import Loop, cancel
 from judges.endpoint.transport import AsgiWire
 from judges.fault_injection.server import ANSWERS, FLOWS, LIARS, MIXED, head, whole
+from judges.scorers.app import computed_app
 from judges.serving.server import ANY_PORT, listen
-from judges.simulated.app import simulated_app
 from study.cli import command, option, overrides, preset
 from study.config.bounds import Choice, Number
 from study.config.compose import load_presets
@@ -212,9 +212,9 @@ class Options:
 def main(options: Options) -> int:
     """Serve a simulated judge that breaks a share of its answers, until interrupted."""
     judge, task = load_presets(options.judge, options.task, options.overrides)
-    if judge.simulated is None:
+    if not judge.computed:
         raise UserError(f"judge={judge.name} is not simulated; type for example judge=sim-fair.")
-    wire = AsgiWire(Endpoint(), simulated_app(judge, oracle(task)))
+    wire = AsgiWire(Endpoint(), computed_app(judge, oracle(task)))
     faults = [(name, name) for name in options.faults] or MIXED
     with FaultServer(behind(wire), options.share, faults, options.port) as server:
         print(f"it answers at http://127.0.0.1:{server.port}/v1 (stop it with Ctrl-C)", flush=True)

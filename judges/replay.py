@@ -347,12 +347,12 @@ def _replayed(
 
 def replay_file(path: Path, judge: Judge, out: Path) -> Line:
     """Score completions that others wrote; groups are the completions of one prompt at one step.
-    Raises UserError: the file, or a simulated judge, which knows only the prompts of its own task.
+    Raises UserError: the file, or a judge that knows only the prompts of its own task.
     """
-    if judge.simulated is not None:
+    if judge.needs_rows:
         raise UserError(
-            f"judge={judge.name} is simulated: it knows the truth of its own task's prompts only."
-            " Name a real judge for file=, or replay a study with it."
+            f"judge={judge.name} knows the truths or references of its own task's prompts only."
+            " Name another judge for file=, or replay a study with it."
         )
     completions, lost = read_completions(path)
     print(f"{path}: {len(completions)} completions read, {lost} lost records")

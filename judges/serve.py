@@ -22,13 +22,13 @@ from urllib.parse import urlsplit
 
 from judges.check import probe
 from judges.endpoint.complete import chat_body, complete_all
+from judges.scorers.app import computed_app
 from judges.serving import lease, server, vllm_command
 from judges.serving.actor import start_actor
 from judges.serving.book import ELSEWHERE, LOOPBACK, is_wide, service_of, services
 from judges.serving.keeper import Keeper, Taken
 from judges.serving.server import ANY_PORT, LOCAL, Server
 from judges.serving.service import end_service, service_rows, use
-from judges.simulated.app import simulated_app
 from judges.simulated.operators import operators_app
 from study.cli import command, option, overrides, preset
 from study.config.bounds import Choice, Number
@@ -82,12 +82,12 @@ def serve(options: Options) -> None:
         stop_service(options)
         return
     model, task = _load(options)
-    if model.simulated is None:
+    if not model.computed:
         serve_vllm(model, options)
     elif options.print_only or options.stop or options.detached:
         raise UserError(
-            f"{model.role}={model.name} is simulated: no other process serves it, so print_only,"
-            " detached and stop have no meaning. Leave them out."
+            f"{model.role}={model.name} is computed here: no other process serves it, so"
+            " print_only, detached and stop have no meaning. Leave them out."
         )
     else:
         serve_simulated(model, task, options)
@@ -137,7 +137,7 @@ def serve_simulated(model: Model, task: Task, options: Options) -> None:
     import uvicorn
 
     if isinstance(model, Judge):
-        app = simulated_app(model, oracle(task))
+        app = computed_app(model, oracle(task))
     else:
         assert model.simulated is not None
         name = model.endpoint.model or model.name

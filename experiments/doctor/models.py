@@ -81,7 +81,7 @@ def endpoints(models: Sequence[Model], remote: bool) -> list[Finding]:
 def _endpoint(model: Model, remote: bool) -> Finding:
     what, url = f"{model.role} {model.name}", redact(model.endpoint.url)
     if url.startswith("asgi:"):
-        return ok(what, "simulated, inside the process itself")
+        return ok(what, "inside the process itself")
     address = _address(model.endpoint.url)
     if address is None:
         return problem(

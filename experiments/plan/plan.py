@@ -177,12 +177,10 @@ def price_lines(todo: Sequence[Cell], rates: Rates) -> list[str]:
             f"${price.input:g} in, ${cached:g} cached and ${price.output:g} out per million tokens"
             f"{source}"
         )
-    unpriced = [
-        each.judge.name for each in every if each not in priced and each.judge.simulated is None
-    ]
+    unpriced = [each.judge.name for each in every if each not in priced and not each.judge.computed]
     if unpriced:
         lines.append(f"no price is set for {', '.join(unpriced)}")
-    return lines or ["Simulated judges cost nothing"]
+    return lines or ["Simulated judges and scorers cost nothing"]
 
 
 def limit_lines(unfinished: Sequence[Cell], rates: Rates) -> list[str]:

@@ -162,9 +162,9 @@ def _per_verdict(
 
 def _reply(judge: Judge, criteria: Sequence[int]) -> float:
     """Tokens of one reply."""
-    label = LABEL_TOKENS if judge.simulated is None else SIMULATED_LABEL_TOKENS
+    label = SIMULATED_LABEL_TOKENS if judge.computed else LABEL_TOKENS
     bare = REPLY_TOKENS.get(judge.grading.name, label * max(1, len(criteria)))
-    if judge.simulated is not None or judge.grading.name == "soft_choice":
+    if judge.computed or judge.grading.name == "soft_choice":
         return bare
     return min(float(judge.sampling.max_tokens), bare + SPOKEN_TOKENS + thought(judge))
 
@@ -340,16 +340,16 @@ def _request_traits(judge: Judge) -> tuple[Any, ...]:
     """On what a judge's requests and the length of its replies depend."""
     sampling = judge.sampling
     is_sampled = sampling.temperature > 0
-    return judge.grading, judge.simulated is None, sampling.votes, sampling.thinking, is_sampled
+    return judge.grading, not judge.computed, sampling.votes, sampling.thinking, is_sampled
 
 
 def _steps(config: Study) -> tuple[Any, ...]:
-    """On what the time of a step depends. Simulated judges answer at once, and others each at their
+    """On what the time of a step depends. Computed judges answer at once, and others each at their
     own pace."""
     judges, trainer = [config.judge, *config.shadow_judges], config.trainer
     return (
         *(config.policy.path, config.task.name, config.task.path, config.world, len(judges)),
-        *(judge.name for judge in judges if judge.simulated is None),
+        *(judge.name for judge in judges if not judge.computed),
         *(config.scaffold.name, config.executor.name, config.sweep.accelerate),
         *(trainer.prompts_per_step, trainer.group_size, trainer.max_completion_length),
         *(trainer.fast, trainer.vllm.mode, config.device == "cpu", trainer.eval_samples),

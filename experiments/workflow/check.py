@@ -111,4 +111,4 @@ def check_executor(config: Study) -> Iterator[Finding]:
 def _model_of(model: Model) -> str:
     """The model behind an endpoint, as far as the settings tell."""
     name = model.endpoint.extra_body.get("model") or model.serve.model or model.endpoint.model
-    return "" if model.simulated is not None else str(name)
+    return "" if model.computed else str(name)

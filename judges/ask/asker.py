@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from judges.ask.identity import SCHEMA, simulated_settings
+from judges.ask.identity import SCHEMA, computed_settings
 from judges.ask.replies import Accept, Store, content_key
 from judges.endpoint.chat_completions import Stored, is_requested_model
 from judges.endpoint.client import Channel, EndpointRefused, Fault, Fetched, list_models
@@ -61,7 +61,7 @@ def request_keys(model: Model) -> Callable[[Body, int], str]:
         "schema": SCHEMA,
         "revision": model.revision,
         "salt": model.sampling.salt,
-        "simulated": simulated_settings(model),
+        "simulated": computed_settings(model),
     }
 
     def request_key(body: Body, sample_index: int) -> str:
@@ -88,7 +88,7 @@ class Asker:
 
     Args:
         store: where replies are kept and found; None sends a new request each time.
-        inside: the application that answers, where the model is simulated in this process.
+        inside: the application that answers, where the model is computed in this process.
         allowance: what may be spent on what the store cannot answer; None is no limit.
     """
 
@@ -226,7 +226,7 @@ class Asker:
                 f"The {role}'s endpoint {endpoint.url} does not answer ({why}). {start}, or type"
                 f" its address: {role}.endpoint.url=URL"
             ) from None
-        model_name = endpoint.model or (model.name if model.simulated is not None else "")
+        model_name = endpoint.model or (model.name if model.computed else "")
         binding = dialect_of(model).lists_models
         if binding and served is not None and model_name not in served:
             more = f" and {len(served) - MANY_MODELS} more" if len(served) > MANY_MODELS else ""

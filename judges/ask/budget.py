@@ -134,7 +134,7 @@ def check_limits(cost: Cost, models: Iterable[Model]) -> None:
     if cost.max_usd is None:
         return
     for model in models:
-        if model.simulated is None and not (model.price.input or model.price.output):
+        if not model.computed and not (model.price.input or model.price.output):
             raise UserError(
                 f"cost.max_usd={cost.max_usd} cannot be kept: {model.role}={model.name} has no "
                 f"price. Give it one in US dollars per million tokens, {model.role}.price.input=..."

@@ -1,5 +1,5 @@
 """What makes two judges the same: a hash over all that can change a verdict. That of a request
-(`asker.request_keys`) takes its settings of a simulated model from here.
+(`asker.request_keys`) takes the settings of a model that is computed from here.
 
 Where a judge runs (URL, key, time limits, concurrency) and what it costs are not part of it: the
 same model on another host is the same judge, and finds the replies that are already stored.
@@ -15,6 +15,7 @@ from judges.ask.replies import content_key
 from judges.endpoint.dialects import dialect_name
 from judges.grading import GRADINGS
 from judges.grading.base import AnswerGrading, GroupGrading
+from judges.scorers.table import check_scorer, scorer_identity
 from judges.simulated.bias import effective
 from study.config import bounds
 from study.config.marks import JUDGE_ID, marked_keys
@@ -39,7 +40,7 @@ def judge_id(judge: Judge) -> str:
 
     They stand under their last name. Three are taken as what they come to: the dialect that an
     empty one stands for, the grading with its prompt and its version, the doses of a simulated
-    judge without those of 0.
+    judge without those of 0. A scorer stands for ``simulated``.
     """
     grading = build_grading(judge)
     plain = dataclasses.asdict(judge)
@@ -47,7 +48,11 @@ def judge_id(judge: Judge) -> str:
     return content_key(
         {
             "schema": SCHEMA,
-            **{path[-1]: functools.reduce(operator.getitem, path, plain) for path in paths},
+            **{
+                path[-1]: functools.reduce(operator.getitem, path, plain)
+                for path in paths
+                if path != ["scorer"]
+            },
             "dialect": dialect_name(judge),
             "grading": {
                 "name": grading.name,
@@ -55,13 +60,15 @@ def judge_id(judge: Judge) -> str:
                 "prompt_sha": grading.prompt_sha,
                 "options": judge.grading.options,
             },
-            "simulated": simulated_settings(judge),
+            "simulated": computed_settings(judge),
         }
     )[:16]
 
 
-def simulated_settings(model: Model) -> dict[str, object] | None:
-    """Of a simulated model its settings are the weights."""
+def computed_settings(model: Model) -> dict[str, object] | None:
+    """Of a model that is computed its settings are the weights; None for any other."""
+    if isinstance(model, Judge) and model.scorer is not None:
+        return scorer_identity(model.scorer)
     settings = model.simulated
     if isinstance(settings, SimulatedExecutor):
         return dataclasses.asdict(settings)
@@ -75,8 +82,15 @@ def check_settings(model: Model) -> None:
     plain = dataclasses.asdict(model)
     refuse_config(plain, role)
     freeze(type(model), plain)
+    if isinstance(model, Judge) and model.scorer is not None:
+        if model.simulated is not None:
+            raise UserError(
+                f"judge={model.name} has both `simulated` and `scorer` settings. Type"
+                " judge.simulated=null or judge.scorer=null."
+            )
+        check_scorer(model.scorer)
     for field in ("url", "model"):
-        if model.simulated is None and not getattr(endpoint, field):
+        if not model.computed and not getattr(endpoint, field):
             raise UserError(
                 f"{role}.endpoint.{field} is empty, but {role}={model.name} needs it. Type for"
                 f" example {role}.endpoint.url=http://127.0.0.1:8000/v1"

@@ -50,8 +50,9 @@ class Retry:
         """The next request and what it changes; None if there is nothing to try."""
         parsed = read_reply(self._parse, reply)
         self.parsed.append(parsed)
-        if self._judge.simulated is not None:
-            # a simulated judge's failures are planted; asking again would dilute the dose
+        if self._judge.computed:
+            # a scorer would say the same, and a simulated judge's failures are planted: asking
+            # again would dilute the dose
             return None
         if any(label != "unknown" for label in parsed.labels):
             return None
@@ -165,7 +166,7 @@ def cost_usd(model: Model, replies: Sequence[Reply]) -> float | None:
 
     Without a price of their own, cached tokens cost what the others do.
     """
-    if model.simulated is not None:
+    if model.computed:
         return 0.0
     price = model.price
     tokens_in, tokens_out = total(replies, "tokens_in"), total(replies, "tokens_out")

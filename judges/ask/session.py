@@ -32,7 +32,7 @@ from judges.endpoint.loop import Loop, cancel, gather
 from judges.grading.base import AnswerGrading, GroupGrading
 from judges.grading.delimiters import escape_tokens
 from judges.grading.special_tokens import special_tokens
-from judges.simulated.app import simulated_app
+from judges.scorers.app import computed_app
 from judges.simulated.bias import drifts
 from study.errors import UserError
 from study.screen import one_line
@@ -58,7 +58,7 @@ class Session:
     Args:
         store: where replies are kept and found; None sends a new request each time.
         oracle: (prompt text, answer) -> truth, such as a `study.truth.oracle.Oracle`; for a
-            simulated judge.
+            judge that ``needs_rows``.
         calls_before: calls that a simulated judge has answered in earlier processes of this run.
         allowance: what may be spent; None is no limit.
         grading: another than the one that the judge's settings name.
@@ -239,7 +239,7 @@ class Session:
         part = await self._fetch(request, index)
         left_s = self.judge.endpoint.deadline_s - (0 if part.from_cache else part.latency_s)
         # what a simulated judge leaves out is a planted failure
-        if part.reply is None or self.judge.simulated is not None or left_s <= 0:
+        if part.reply is None or self.judge.computed or left_s <= 0:
             return [part]
         rest = grading.follow_up(row, answer, request, part.parsed)
         return [part] if rest is None else [part, await self._fetch(rest, index, left_s)]
@@ -360,8 +360,8 @@ class Ahead:
 
 
 def _simulated(judge: Judge, oracle: Any, calls_before: int) -> Asgi | None:
-    inside = judge.endpoint.url.startswith("asgi:") and judge.simulated is not None
-    return simulated_app(judge, oracle, calls_before) if inside else None
+    inside = judge.endpoint.url.startswith("asgi:") and judge.computed
+    return computed_app(judge, oracle, calls_before) if inside else None
 
 
 async def _all(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

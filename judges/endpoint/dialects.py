@@ -82,7 +82,7 @@ def named_dialect(name: str) -> Dialect:
 
 def dialect_name(model: Model) -> str:
     """``endpoint.dialect``, or what it stands for where it is empty."""
-    return model.endpoint.dialect or ("openai" if model.simulated is None else "simulated")
+    return model.endpoint.dialect or ("simulated" if model.computed else "openai")
 
 
 def check_dialect(judge: Judge, wanted: Mapping[str, Any]) -> None:

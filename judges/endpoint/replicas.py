@@ -135,5 +135,5 @@ def _open_one(endpoint: Endpoint, app: Asgi | None) -> Wire:
     raise UserError(
         f"judge.endpoint.url{shown_url} is not a legal address of a judge. Give"
         " http://host:port/v1, https://host/v1, or asgi://simulated for a judge that has"
-        " `simulated` settings."
+        " `simulated` or `scorer` settings."
     )

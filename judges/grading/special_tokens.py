@@ -35,7 +35,7 @@ _REMEDY = (
 
 def folders(model: Model) -> list[Path]:
     """The folders of this machine that hold the tokenizer of the served model, and its adapter's;
-    none where the model is simulated or its folder is not here."""
+    none where the model is computed or its folder is not here."""
     serve = model.serve
     tokenizer = serve.model
     for word, following in itertools.pairwise([*serve.extra, ""]):
@@ -43,7 +43,7 @@ def folders(model: Model) -> list[Path]:
         if flag == "--tokenizer":
             tokenizer = value if equals else following
     adapter = serve.lora.get(model.endpoint.model, "")
-    places = [] if model.simulated is not None else [tokenizer, adapter]
+    places = [] if model.computed else [tokenizer, adapter]
     return [Path(place) for place in places if place and Path(place).is_dir()]
 
 

@@ -90,10 +90,10 @@ def same(text: str | None) -> bool | None:
 
 
 def check_writer(judge: Judge) -> None:
-    """Raises UserError: the rewriter is simulated."""
-    if judge.simulated is not None:
+    """Raises UserError: the rewriter is no model."""
+    if judge.computed:
         raise UserError(
-            f"rewriter={judge.name} is simulated and writes nothing. Name a preset with an"
+            f"rewriter={judge.name} is no model and writes nothing. Name a preset with an"
             " endpoint, for example rewriter=openai-compatible."
         )
 
@@ -106,7 +106,7 @@ def rewritten(
 ) -> tuple[list[Source], list[str], int]:
     """The sources with every slot filled that was empty and that the model could fill; one line per
     slot and reason for those that stayed empty; and the calls made.
-    Raises UserError: the rewriter is simulated, or its endpoint cannot be asked."""
+    Raises UserError: the rewriter is no model, or its endpoint cannot be asked."""
     check_writer(judge)
     empty_slots = [
         (place, slot)

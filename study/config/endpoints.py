@@ -19,7 +19,8 @@ WEEK_S = 604_800.0
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a judge answers. ``asgi://simulated`` is the simulated judge inside this process."""
+    """Where a judge answers. ``asgi://simulated`` is the simulated judge or the scorer inside this
+    process."""
 
     url: str = mlflow_param(run_time("asgi://simulated"))
     model: str = mlflow_param(judge_id(""))
@@ -41,7 +42,7 @@ class Endpoint:
     for an endpoint that may answer one request twice."""
     dialect: str = judge_id("")
     """What the endpoint takes and how it spells it; see ``judges.endpoint.dialects.DIALECTS``.
-    Empty: ``simulated`` for a simulated judge, else ``openai``."""
+    Empty: ``simulated`` for a simulated judge or a scorer, else ``openai``."""
     max_tokens_field: str = judge_id("")
     """Name of the token limit in requests; empty is ``max_tokens``."""
     requests_per_min: float | None = run_time(bounds.number(None, above=0))

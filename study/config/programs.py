@@ -23,6 +23,11 @@ class Executor(Served):
     """Stop the run when executor or sandbox failed, and not the program, in more than this share of
     a step's rollouts."""
 
+    @property
+    def computed(self) -> bool:
+        """Whether this project computes what it says; see `study.config.schema.Judge`."""
+        return self.simulated is not None
+
 
 @dataclass(frozen=True)
 class Limits:

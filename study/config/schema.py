@@ -18,12 +18,15 @@ from typing import Any, TypeVar, Union
 
 from study.config import bounds
 from study.config.correction import Correction as Correction
-from study.config.endpoints import MANY, Served
+from study.config.endpoints import MANY
 from study.config.endpoints import Endpoint as Endpoint
 from study.config.endpoints import Price as Price
 from study.config.endpoints import Sampling as Sampling
 from study.config.endpoints import Serve as Serve
-from study.config.marks import dataclass_of, field_types, judge_id, mlflow_param, run_time
+from study.config.judge import Grading as Grading
+from study.config.judge import Judge as Judge
+from study.config.judge import Scorer as Scorer
+from study.config.marks import dataclass_of, field_types, mlflow_param, run_time
 from study.config.programs import Executor as Executor
 from study.config.programs import Workflow as Workflow
 from study.config.simulated import Failure as Failure
@@ -33,31 +36,6 @@ from study.config.vllm import Vllm
 from study.system.secrets import refuse_variable
 
 Options = TypeVar("Options")
-
-
-@dataclass(frozen=True)
-class Grading:
-    """What is asked of the judge and how the reply is read; see ``judges.grading.GRADINGS``."""
-
-    name: str = "likert"
-    options: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Judge(Served):
-    """Endpoint x grading x sampling, and what a study wants to group by."""
-
-    role = "judge"
-    grading: Grading = mlflow_param(judge_id(field(default_factory=Grading)))
-    simulated: Simulated | None = mlflow_param(judge_id(None))
-    on_failure: str = mlflow_param(
-        bounds.choice("unscored", "unscored", "zero", "drop_group", "abort")
-    )
-    """Treatment of missing verdicts, and of missing truths in a reward that has one; ``zero`` is a
-    common bug, and a treatment here."""
-    max_unscored_frac: float = mlflow_param(run_time(bounds.share(0.5)))
-    """Largest share of a step's verdicts that may be missing before the run stops; with
-    reward=by-domain, of those that a reward uses."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import functools
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 
 from study.config import bounds
 from study.config.schema import Study, Task, freeze
@@ -13,6 +14,7 @@ from study.rows import Row
 from study.tasks import instruct_mini, mixed, mixed_mini, prompts, workflow_mini
 from study.tasks.drawing import Drawing
 from study.tasks.kind import TaskKind
+from study.tasks.lessons import model_answer
 from study.tasks.mix import nominal, realised
 from study.truth.oracle import Oracle
 
@@ -52,7 +54,13 @@ def checked(rows: Sequence[Row]) -> Sequence[Row]:
 @functools.lru_cache(maxsize=8)
 def _oracle(kind: TaskKind, task_json: str) -> Oracle:
     task = freeze(Task, json.loads(task_json))
-    return Oracle(kind.lookup(task), kind.truths, waits=kind.waits)
+    lessons = functools.cache(partial(kind.lessons, task))
+    return Oracle(
+        kind.lookup(task),
+        kind.truths,
+        waits=kind.waits,
+        teacher=lambda row: model_answer(lessons(), row),
+    )
 
 
 def nominal_mix(order: Drawing | None, rows: Sequence[Row]) -> dict[str, float]:

@@ -43,6 +43,12 @@ class Lessons:
     key: str = ""
 
 
+def model_answer(lessons: Lessons | None, row: Row) -> str | None:
+    """The one answer of a task's teacher to ``row`` that others are compared with, by a draw of the
+    row's own: as right as the teacher's mostly are. None without lessons."""
+    return None if lessons is None else lessons.answer(row, random.Random(row.prompt_id))
+
+
 def of_references(rows: Sequence[Row], *files: str) -> Lessons | None:
     """Lessons whose teacher gives a row's reference, or, `WRONG` of the time, that of any row.
     None where no row has a reference. ``files`` are those of the task's own code."""

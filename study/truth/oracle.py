@@ -28,6 +28,7 @@ class Oracle:
         truths: (N rows, N answers without thinking) -> what the rules say of each. An answer of
             None was cut off while it was thinking, which an empty one was not.
         waits: whether ``truths`` waits for other processes, so that no event loop may call it.
+        teacher: the task's `study.tasks.lessons.model_answer` to a row; None where it has none.
     """
 
     def __init__(
@@ -35,8 +36,10 @@ class Oracle:
         row_of: Callable[[str], Row | None],
         truths: Callable[[Sequence[Row], Sequence[str | None]], Sequence[RuleTruth]],
         waits: bool = False,
+        teacher: Callable[[Row], str | None] = lambda row: None,
     ) -> None:
         self.row_of = row_of
+        self.teacher = teacher
         self.waits = waits
         self._truths = truths
         self._memo: dict[Key, RuleTruth] = {}

@@ -1,18 +1,22 @@
-"""What a sweep says of cells that others run, of errors that others wrote, and whom it asks no
-more."""
+"""What a sweep says of cells that others run, of errors that others wrote, whom it asks no more, and
+what it records of judges that are no models."""
 
 import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.dataset as ds
 import pytest
 
 from experiments import launch, train
 from experiments.sweep import cells_of, refuse_lists
+from judges.replay import main as replay
+from judges.scorers.table import score
 from study.cell import cells
 from study.cell.cells import Cell
 from study.cell.folder import study_cells
+from study.config.schema import Scorer
 from study.errors import UserError
 from tests.conftest import RECORDS_ONLY
 from tests.experiments import fake_cells
@@ -185,3 +189,31 @@ def test_a_cell_by_hand_wants_a_number_of_threads(threads, tmp_path, capsys) -> 
     (tmp_path / "config.yaml").write_text("{}")
     assert train.main([f"cell={tmp_path}", f"threads={threads}"]) == 2
     assert f"threads={threads} is not legal" in capsys.readouterr().err
+
+
+def records(folder: Path, kind: str) -> list[dict]:
+    return ds.dataset(folder / kind, format="parquet").to_table().to_pylist()
+
+
+def test_a_policy_is_trained_under_a_scorer_with_another_as_shadow_and_replayed(
+    trained, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    words = ["study=scored", "judge=vader", "shadow=[rouge-l]", "seed=0"]
+    done = trained(tmp_path, *RECORDS_ONLY, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (cell,) = [marker.parent for marker in (tmp_path / "scored").glob("*/DONE")]
+    answers = {row["rollout_id"]: row["answer"] for row in records(cell, "rollouts")}
+    verdicts = records(cell, "verdicts")
+    said = {(row["judge"], row["rollout_id"]): row["score"] for row in verdicts}
+    assert {judge for judge, _ in said} == {"vader", "rouge-l"}
+    assert len(said) == 2 * len(answers)
+    for place, answer in answers.items():
+        expected = score(Scorer("vader"), answer or "", "")
+        assert said["vader", place] == pytest.approx(expected, abs=1e-8)
+    for judge in ("vader", "rouge-l"):
+        out = [f"out={judge}", f"judge={judge}", "study=scored", f"runs_dir={tmp_path}"]
+        assert replay(out) == 0
+        assert "0 judge calls made" in capsys.readouterr().out
+        again = records(tmp_path / "scored" / "replays" / judge / cell.name, "rollouts")
+        scores = {row["rollout_id"]: row["judge_score"] for row in again}
+        assert scores == {place: said[judge, place] for place in answers}

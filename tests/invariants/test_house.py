@@ -51,6 +51,7 @@ MAY_STAND_INSIDE = {
     "jinja2": "start-up: only a report needs it",
     "sklearn": "start-up: it takes seconds, and only the experience buffer of workflows needs it",
     "datasketch": "start-up: it loads scipy, and only near-duplicates need it",
+    **dict.fromkeys(("sacrebleu", "syllapy", "vaderSentiment"), "an extra"),
     "scipy": "start-up: parts of it take a second, which the start of a sweep needs for nothing",
 }
 """Third parties that a function may import for itself, and why."""

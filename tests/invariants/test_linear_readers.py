@@ -28,10 +28,11 @@ from judges.grading import GRADINGS, delimiters
 from judges.grading.vocabulary import largest_number, read_labels
 from judges.probes import model, slots
 from judges.probes.rewriters import edits
+from judges.scorers.table import SCORERS, score
 from judges.simulated import operators, reply_format
 from study.answers import answer_of, opened, strip_thinking
 from study.cell import completions
-from study.config.schema import Repetition
+from study.config.schema import Repetition, Scorer
 from study.config.simulated_executor import SimulatedExecutor
 from study.features import features
 from study.rewards.formulas import repetition
@@ -102,6 +103,12 @@ def rubric(vocabulary: str) -> Callable[[str], object]:
 def graded(name: str) -> Callable[[str], object]:
     grading = GRADINGS[name]({})
     return lambda text: grading.parse(Reply(text), PAIR)
+
+
+def scored(name: str) -> Callable[[str], object]:
+    settings = Scorer(name)
+    score(settings, "word", "word")
+    return lambda text: score(settings, text, text)
 
 
 SPECIAL_TOKENS = ("<a_>", "@@end@@", "### Reply:", "word word", "[|", "1: ", "answer is")
@@ -235,6 +242,7 @@ READERS: dict[str, Callable[[str], object]] = {
     ),
     "built-in task": alphabetical,
     "log-probs": log_probs,
+    **{f"scorer {name}": scored(name) for name in SCORERS},
     "normal forms of programs": normal_form,
     "words of programs": shingles,
     "tokens of prompts": by_rule,

@@ -129,7 +129,7 @@ def test_a_ranking_has_no_pairs_and_a_simulated_judge_writes_nothing(app, store)
     probes, _ = variants(SOURCE, only=["hedged"])
     with pytest.raises(UserError, match="listwise, which has no pairs"):
         ask(held("listwise"), probes, store)
-    with pytest.raises(UserError, match="is simulated and writes nothing"):
+    with pytest.raises(UserError, match="is no model and writes nothing"):
         rewritten(Judge(name="sim", simulated=Simulated()), [SOURCE], store)
 
 

@@ -234,7 +234,7 @@ def test_a_simulated_judge_knows_no_foreign_prompts(tmp_path, capsys):
     path = tmp_path / "a.jsonl"
     path.write_text('{"prompt": "p", "response": "r"}\n')
     assert main([f"file={path}", "judge=sim-fair", f"out={tmp_path / 'o.parquet'}"]) == 2
-    assert "is simulated" in capsys.readouterr().err
+    assert "of its own task's prompts only" in capsys.readouterr().err
 
 
 def test_paths_are_paths():
