@@ -100,7 +100,7 @@ def test_judges_with_a_price_are_told_in_dollars(tmp_path) -> None:
     assert "$2 in, $2 cached and $10 out per million tokens; 2026-10-02, a list" in line
     assert others == "no price is set for real"
     assert price_lines([cell(FAIR), cell(real)], none) == ["no price is set for real"]
-    assert price_lines([cell(FAIR)], none) == ["Simulated judges cost nothing"]
+    assert price_lines([cell(FAIR)], none) == ["Simulated judges and scorers cost nothing"]
 
 
 def test_limits_stand_beside_what_the_dearest_cell_takes(tmp_path) -> None:

@@ -1,5 +1,5 @@
-"""What a sweep says of cells that others run, of errors that others wrote, whom it asks no more, and
-what it records of judges that are no models."""
+"""What a sweep says of cells that others run and of errors that others wrote, whom it asks no more,
+and what it records of judges that are no models."""
 
 import logging
 from collections.abc import Iterator
