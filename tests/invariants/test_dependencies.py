@@ -75,7 +75,7 @@ def unused(packages: dict[str, set[str]], declared: set[str]) -> set[str]:
 
 def test_what_is_imported_is_declared_and_a_needless_name_is_seen():
     shipped = imported("study", "judges", "analysis", "experiments", "judgedrift", "notebooks")
-    optional = [text for extra in ("ray", "slurm", "inspect") for text in EXTRAS[extra]]
+    optional = [text for extra in ("ray", "slurm", "inspect", "scorers") for text in EXTRAS[extra]]
     assert not undeclared(shipped, names([*CORE, *optional]))
     assert not unused(shipped, names(CORE))
     tests = imported("tests")
