@@ -74,12 +74,13 @@ def vader(answer: str, _: str = "") -> float | None:
     """Compound sentiment of VADER (Hutto and Gilbert, 2014) from -1 to 1, as (compound + 1) / 2; a
     text without any word of its lexicon has .5, a blank one None. No more than the first
     `MOST_WORDS` words and emoji are read: the library's time grows with their square."""
-    if not answer.strip():
+    text = " ".join(answer.split())
+    if not text:
         return None
     analyzer = _vader()
-    ends = (n for n, char in enumerate(answer) if char.isspace() or char in analyzer.emojis)
+    ends = (n for n, char in enumerate(text) if char == " " or char in analyzer.emojis)
     end = next(itertools.islice(ends, MOST_WORDS - 1, None), None)
-    return (analyzer.polarity_scores(answer[:end])["compound"] + 1) / 2
+    return (analyzer.polarity_scores(text[:end])["compound"] + 1) / 2
 
 
 @functools.cache

@@ -103,6 +103,14 @@ def test_every_score_is_a_share_or_none(text: str) -> None:
         assert value is None or 0.0 <= value <= 1.0
 
 
+@given(st.lists(st.sampled_from(["good", "BAD!", "but", "not", ":)", "\U0001f600", "oak."])))
+@settings(max_examples=60, deadline=None)
+def test_vader_is_that_of_the_library_whatever_the_spaces(parts: list[str]) -> None:
+    value = of("vader", "\n ".join(parts))
+    expected = VADER.polarity_scores(" ".join(parts))["compound"]
+    assert value == ((expected + 1) / 2 if parts else None)
+
+
 def test_compression_falls_with_repetition_and_is_one_over_one_and_the_ratio() -> None:
     text = "oak elm ash " * 20
     ratio = len(text) / len(zlib.compress(text.encode()))
@@ -116,6 +124,7 @@ def test_what_follows_the_limit_changes_nothing() -> None:
         assert of(name, answer[:MOST] + "bad " * 99, "oak") == of(name, answer, "oak")
     calm, glad = "table " * MOST_WORDS, "good "
     assert of("vader", calm + glad) == 0.5 < of("vader", glad + calm)
+    assert of("vader", " \n" * MOST_WORDS + glad) == of("vader", glad) > 0.5
     assert of("vader", "good " * 99) == (VADER.polarity_scores("good " * 99)["compound"] + 1) / 2
 
 
