@@ -387,6 +387,8 @@ def scored(kept: Fitted, base_rewards: BaseRewards, judged: Candidates, runs: Tr
             lines.append(score(method, top, values[:, k], observed[:, k], ours[:, k], share, known))
         one, others = (each[:, k] for each in seeds)
         lines.append(score(SEED, top, one, others, ours[:, k], NAN, known))
+    if not ceilings:
+        return Scored()
     shown = [start.names.index(top.feature) for top in ceilings if top.moves]
     shown = shown or [start.names.index(top.feature) for top in ceilings]
     means = [
