@@ -29,7 +29,8 @@ from study.config.schema import Trainer
 from study.rewards.advantages import advantages
 
 PARTS = 8
-"""Steps of a replay: with twice as many no shift changes by .02 SD."""
+"""Steps of a replay, to which a fit belongs: with twice as many the typical shift changes by .006
+SD, and the largest of 16 judges, 2.6 SD, by .4."""
 DRAWS = 4
 """Groups that are drawn of each prompt in each part."""
 BOUND = 4.0
