@@ -288,7 +288,7 @@ def test_a_judge_writes_the_six_slots_and_the_probe_makes_its_table(
         (["out={0}/b.jsonl", "fill=all"], "fill=all"),
         (["out={0}/b.jsonl", "fill=variants"], "rewriter= writes no variants"),
         (["out={0}/b.jsonl", "fill=variants", "rewriter=nobody"], "rewriter=nobody writes no"),
-        (["out={0}/b.jsonl", "fill=variants", "rewriter=sim-fair"], "simulated and writes nothing"),
+        (["out={0}/b.jsonl", "fill=variants", "rewriter=sim-fair"], "no model and writes nothing"),
         (["out={0}/b.jsonl", "fill=variants", "rewriter=rules", "top_k=3"], "top_k= has no"),
         (["out={0}/b.jsonl", "fill=variants", "rewriter=rules"], "no prompt with a text to start"),
         (["out={0}/b.jsonl", "fill=ypolicy_raw"], "needs a policy that answers"),
