@@ -64,7 +64,7 @@ class Options(FigureOptions):
             )
 
 
-@command("analysis.forecast judges=sim-fair,sim-verbose", __doc__, Options)
+@command("analysis.forecast study=quickstart judges=sim-fair,sim-verbose", __doc__, Options)
 def main(options: Options) -> int:
     """Exit codes: 0 printed, 2 a user's error."""
     probes = Path(options.probes) if options.probes else None

@@ -257,7 +257,7 @@ def test_fields_of_a_judges_identity_have_names_of_their_own() -> None:
     keys = marked_keys(Judge, JUDGE_ID)
     names = [key.rpartition(".")[2] for key in keys]
     assert sorted(names) == sorted(
-        "revision model dialect max_tokens_field extra_body grading sampling simulated".split()
+        "revision model dialect max_tokens_field extra_body grading sampling scorer simulated".split()
     )
     assert not set(keys) & set(marked_keys(Judge, RUN_TIME))
 
