@@ -256,9 +256,8 @@ def test_fields_of_a_judges_identity_have_names_of_their_own() -> None:
     """`judges.ask.identity.judge_id` hashes them under their last name."""
     keys = marked_keys(Judge, JUDGE_ID)
     names = [key.rpartition(".")[2] for key in keys]
-    assert sorted(names) == sorted(
-        "revision model dialect max_tokens_field extra_body grading sampling scorer simulated".split()
-    )
+    hashed = "revision model dialect max_tokens_field extra_body grading sampling scorer simulated"
+    assert sorted(names) == sorted(hashed.split())
     assert not set(keys) & set(marked_keys(Judge, RUN_TIME))
 
 
