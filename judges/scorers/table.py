@@ -129,8 +129,8 @@ class Entry:
     """A scorer as a judge may name it."""
 
     function: Function
-    library: str = ""
-    """The distribution that it takes; empty for none."""
+    distribution: str = ""
+    """That it takes; empty for none."""
     compares: bool = False
 
 
@@ -163,9 +163,9 @@ def check_scorer(settings: Scorer) -> None:
             else f"judge.scorer.reference={settings.reference} is not read: the scorer"
             f" {settings.name} compares nothing. Type judge.scorer.reference=''"
         )
-    if entry.library and not _installed(entry.library):
+    if entry.distribution and not _installed(entry.distribution):
         raise UserError(
-            f"judge.scorer.name={settings.name} needs {entry.library}, which is not installed here."
+            f"judge.scorer.name={settings.name} needs {entry.distribution}, which is not installed here."
             " Type pip install -e '.[scorers]'"
         )
 
@@ -174,7 +174,7 @@ def scorer_identity(settings: Scorer) -> dict[str, object]:
     """All that decides a scorer's verdict, its library's version too. Raises UserError: there is no
     such scorer."""
     entry = bounds.pick("judge.scorer.name", settings.name, SCORERS, "vader")
-    by = f"{entry.library} {_installed(entry.library)}" if entry.library else ""
+    by = f"{entry.distribution} {_installed(entry.distribution)}" if entry.distribution else ""
     return {
         "scorer": settings.name,
         "reference": settings.reference,

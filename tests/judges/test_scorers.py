@@ -167,7 +167,7 @@ def test_identity_is_scorer_reference_and_library(monkeypatch: pytest.MonkeyPatc
         for judge, old in zip(judges[1:], before[1:], strict=True)
         if judge_id(judge) != old
     }
-    assert changed == {name for name, entry in SCORERS.items() if entry.library}
+    assert changed == {name for name, entry in SCORERS.items() if entry.distribution}
 
 
 def test_a_scorer_is_asked_stored_and_found_as_any_judge(tmp_path: Path) -> None:
