@@ -165,8 +165,8 @@ def check_scorer(settings: Scorer) -> None:
         )
     if entry.distribution and not _installed(entry.distribution):
         raise UserError(
-            f"judge.scorer.name={settings.name} needs {entry.distribution}, which is not installed here."
-            " Type pip install -e '.[scorers]'"
+            f"judge.scorer.name={settings.name} needs {entry.distribution}, which is not installed"
+            " here. Type pip install -e '.[scorers]'"
         )
 
 
