@@ -18,6 +18,7 @@ from analysis.display.printed import show
 from analysis.forecast.display import figure, text
 from analysis.forecast.estimate import ask, forecast
 from analysis.forecast.study import SHIPPED, in_units
+from study.cell.folder import study_cells
 from study.cli import FigureOptions, command, option, preset
 from study.config.bounds import Name
 from study.config.compose import load_trainer
@@ -76,7 +77,7 @@ def main(options: Options) -> int:
     else:
         study_dir = base = runs_dir / (options.base or f"base-{options.policy}-{options.task}")
         trainer, fit = load_trainer(options.trainer), options.fit or SHIPPED
-        if not study_dir.is_dir():
+        if not any(folder.parts("rollouts") for folder in study_cells(study_dir)):
             _draw(options, study_dir)
     base_rewards = ask(study_dir, judges, base, trainer)
     pushes = forecast(base_rewards)
@@ -93,8 +94,8 @@ def _draw(options: Options, study_dir: Path) -> None:
     """Let the policy answer before training. Raises UserError: the sweep that does it failed."""
     words = [
         *("-m", "experiments.sweep", "experiment=base", f"study={study_dir.name}"),
-        *(f"policy={options.policy}", f"task={options.task}", f"runs_dir={options.runs_dir}"),
-        "sweep.report=false",
+        *(f"policy={options.policy}", f"task={options.task}", f"trainer={options.trainer}"),
+        *(f"runs_dir={options.runs_dir}", "sweep.report=false"),
     ]
     typed = f"python {' '.join(words)}"
     say(f"The policy answers before training: {typed}")

@@ -8,7 +8,7 @@
 ``no change``          0
 
 Two more know what no forecast can, and are shown as such: ``planted dose``, a line on the dose that
-a simulated judge was given, and ``another seed``, the mean shift of the arm's other runs.
+a simulated judge was given, and ``another seed``, a judge's first run, of the mean of its others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.statistics.estimate import NAN, known_mean
+from analysis.statistics.estimate import NAN
 
 ONE_LINE, BY_BEHAVIOUR, DOSE = "one line", "line by behaviour", "planted dose"
 SIMPLER = (ONE_LINE, BY_BEHAVIOUR, "covariance", "bias", "drift", "no change")
@@ -29,7 +29,7 @@ DRIFTING = (*BY_EXPOSURE, "drift")
 
 @dataclass(frozen=True)
 class Simple:
-    """A forecast without theory: level + factor x, and its spread over runs, in SDs, (K1,).
+    """A forecast without theory: level + factor x, in SDs, shapes (K1,).
 
     With an ``exposure``, the mean of the runs that it was fitted on, level and x are multiplied by
     how many times it a run has.
@@ -37,7 +37,6 @@ class Simple:
 
     level: np.ndarray
     factor: np.ndarray
-    spread: np.ndarray
     exposure: float = 0.0
 
     def shifts(self, x_A_K1: np.ndarray, exposure_A: np.ndarray) -> np.ndarray:
@@ -71,6 +70,4 @@ def simple(
     trust = squares / (squares + weight) if squares.any() else squares
     factor = np.maximum(0.0, common + trust * (own - common))
     level = np.where(drifts & (runs_squared == 0), NAN, level_of(shifts - factor * paid))
-    rest = (shift_R_K1 - share * level - np.where(factor > 0, factor * share * x_R_K1, 0.0)) ** 2
-    spread = np.array([known_mean(column) ** 0.5 for column in rest.T])
-    return Simple(level, factor, spread, mean)
+    return Simple(level, factor, mean)

@@ -13,7 +13,6 @@ from analysis.forecast.start import Start, bias_of, push_of, start_of
 from analysis.statistics.estimate import NAN
 from study.config.schema import Judge
 from study.errors import UserError
-from study.rewards.advantages import advantages
 
 
 @dataclass(frozen=True)
@@ -81,12 +80,11 @@ def start_of_base(base_rewards: BaseRewards) -> Start:
 
 def pushed(start: Start, pay: Pay) -> np.ndarray:
     """E Cov(A, z) in groups as they are trained, shape (K1,)."""
-    size = pay.groups
+    size = pay.group_size
     whole = pay.rewards.shape[1] // size * size
     paid = pay.rewards[:, :whole].reshape(-1, size)
     z = start.z[:, :whole].reshape(-1, size, start.z.shape[-1])
-    advantage = np.where(np.isfinite(paid), advantages(paid, pay.trainer.scale_rewards), NAN)
-    return push_of(z, advantage)
+    return push_of(z, paid, pay.trainer.scale_rewards)
 
 
 def family(judge: Judge) -> str:

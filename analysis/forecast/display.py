@@ -88,11 +88,7 @@ def _shifts(units: InUnits, pushes: Pushes) -> list[str]:
     )
     blocks = [wide[names[at : at + 4]] for at in range(0, len(names), 4)]
     known = {line.arm for line in shown}
-    unknown = {
-        line.arm: line.predicted.note or "too few scores that differ to tell its bias"
-        for line in units.shifts
-        if line.arm not in known
-    }
+    unknown = {line.arm: line.predicted.note for line in units.shifts if line.arm not in known}
     sentences = [f"No shift of {judge}: {why}." for judge, why in unknown.items()]
     return [head, *(block.to_string() for block in blocks), *sentences]
 
@@ -113,11 +109,12 @@ def _scores(scored: Scored) -> list[str]:
         {
             "method": f"{line.method} (oracle)" if line.method in ORACLES else line.method,
             "r2": f"{line.r2:.2f}",
-            "rho": f"{line.rho:.2f}",
+            "rho": "" if math.isnan(line.rho) else f"{line.rho:.2f}",
             "behind in r2": _ends(line.behind),
             "behind in rho": _ends(line.rho_behind),
         }
         for line in scored.pooled
+        if line.behaviours
     ]
     moved = "that moved" if tops["moves"].any() else "of all, as none moved"
     r2s = pd.Series({line.method: line.r2 for line in scored.pooled})

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
-from analysis.ledger.transmission import group_cov
+from analysis.ledger.transmission import group_cov, scored_advantages
 from analysis.records.frames import OPERATOR, runs_frame
 from analysis.statistics.estimate import Estimate, columns
 from analysis.statistics.intervals import mean_interval
@@ -36,7 +36,6 @@ from study.errors import UserError
 from study.features import FEATURES, measured, shared_keyword
 from study.programs.endings import Ending
 from study.rewards import compose
-from study.rewards.advantages import advantages
 from study.rewards.corrections.corrector import Corrector, StepVerdicts
 from study.rows import Row
 from study.system.files import Damaged, say
@@ -44,6 +43,9 @@ from study.tasks import kind_of, oracle
 from study.verdict import mean_score
 
 DRAWS = 2000
+DRAWN_FROM = ("policy", "task")
+SAMPLED = ("temperature", "top_p", "top_k", "max_completion_length")
+"""Settings of a trainer on which rollouts before training depend."""
 OWN = "study"
 """For the judges of a study, in place of names of presets."""
 
@@ -131,8 +133,8 @@ def covariances(rewards_P_G: np.ndarray, rollouts: Rollouts, scale: str) -> np.n
 
     NaN rewards are left out; ``scale`` is ``scale_rewards`` of the training that is forecast.
     """
-    paid = np.where(np.isfinite(rewards_P_G), advantages(rewards_P_G, scale), np.nan)
-    by_group = pd.DataFrame(group_cov(paid, rollouts.features))
+    advantage = scored_advantages(rewards_P_G, scale)
+    by_group = pd.DataFrame(group_cov(advantage, rollouts.features))
     return by_group.groupby([row.prompt_id for row in rollouts.rows]).mean().to_numpy()
 
 
@@ -269,12 +271,14 @@ def choose(
     else:
         config = cells[0].config
         chosen = {name: Candidate(load_presets(name)[0], config) for name in names.split(",")}
-    if trainer is None:
-        return chosen
     return {
-        label: replace(each, config=replace(each.config, trainer=trainer))
+        label: replace(each, config=_with_trainer(each.config, trainer))
         for label, each in chosen.items()
     }
+
+
+def _with_trainer(config: Study, trainer: Trainer | None) -> Study:
+    return config if trainer is None else replace(config, trainer=trainer)
 
 
 @dataclass(frozen=True)
@@ -286,13 +290,13 @@ class BaseRewards:
         truth: rule truth of each rollout, (P, M); NaN where no rule can tell.
         paid: candidate -> rewards (P, M).
         unscored: candidate -> share of the rollouts that it gave no score.
-        cells: of the study.
+        config: of the study's first run, with the trainer that was asked for.
         of_study: whether the candidates are its arms, each as it was configured.
     """
 
     study: str
     base: str
-    cells: Sequence[Cell]
+    config: Study
     of_study: bool
     rollouts: Rollouts
     truth: np.ndarray
@@ -303,7 +307,7 @@ class BaseRewards:
     @property
     def policy(self) -> str:
         """Its preset's name."""
-        return self.cells[0].config.policy.name
+        return self.config.policy.name
 
     def trainer(self, label: str) -> Trainer:
         """Settings of the candidate's training."""
@@ -325,7 +329,6 @@ def ask(
     """
     cells = _readable(study_dir)
     base = cells if base_dir in (None, study_dir) else _readable(base_dir)
-    _check_base(cells[0], base[0])
     runs = runs_frame(study_dir)
     for problem in runs.attrs["problems"]:
         say(f"{problem}.")
@@ -333,6 +336,9 @@ def ask(
     chosen = choose(judges, cells, arms, trainer) if judges else {}
     all_judges = [cell.config.judge for cell in cells] + [each.judge for each in chosen.values()]
     keyword = shared_keyword(judge.simulated.keyword for judge in all_judges if judge.simulated)
+    config = _with_trainer(cells[0].config, trainer)
+    for each in (config, *(candidate.config for candidate in chosen.values())):
+        _check_base(each, base[0])
     rollouts = first_rollouts(base, keyword)
     truth = [[record["truth"] for record in group] for group in rollouts.records]
     paid, unscored = {}, {}
@@ -342,7 +348,7 @@ def ask(
     return BaseRewards(
         study=study_dir.name,
         base=(base_dir or study_dir).name,
-        cells=cells,
+        config=config,
         of_study=judges == OWN,
         rollouts=rollouts,
         truth=np.array(truth, dtype=float),
@@ -366,15 +372,23 @@ def _readable(study_dir: Path) -> list[Cell]:
     return cells
 
 
-def _check_base(cell: Cell, base: Cell) -> None:
-    """Raises UserError: the base is of another policy or task."""
-    for group in ("policy", "task"):
-        ours, theirs = (getattr(each.config, group).name for each in (cell, base))
+def _check_base(config: Study, base: Cell) -> None:
+    """Raises UserError: the base is of another policy or task, or was sampled otherwise than the
+    training of ``config`` samples."""
+    drawn, name = base.config, base.folder.path.parent.name
+    pairs = {
+        **{group: [getattr(each, group).name for each in (config, drawn)] for group in DRAWN_FROM},
+        **{
+            f"trainer.{key}": [getattr(each.trainer, key) for each in (config, drawn)]
+            for key in SAMPLED
+        },
+    }
+    for key, (ours, theirs) in pairs.items():
         if ours != theirs:
             raise UserError(
-                f"{base.folder.path.parent.name} has rollouts of {group}={theirs}, and"
-                f" {cell.folder.path.parent.name} trains {group}={ours}. Type judgedrift sweep"
-                f" experiment=base {group}={ours}, and base= with the study that it makes."
+                f"{name} has rollouts of {key}={theirs}, and what is forecast has {key}={ours}."
+                f" Type judgedrift sweep experiment=base {key}={ours} study=NAME, and base=NAME"
+                " here."
             )
 
 

@@ -8,6 +8,7 @@ which needs no further replay.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from scipy.optimize import least_squares
 from analysis.forecast.replay import PARTS, Follows, Pay, exposed, exposure, replay
 from analysis.forecast.start import Start
 from analysis.records.runs import tenths
-from analysis.statistics.estimate import NAN
+from analysis.statistics.estimate import NAN, known_means
 
 WINDOWS = 5
 """Equal parts of a run's steps whose means the fit sees, beside the shift at its end."""
@@ -47,27 +48,20 @@ def course(of_steps_T: np.ndarray) -> np.ndarray:
     return means - known_means(first) if len(of_steps_T) > 1 else np.full(means.shape, NAN)
 
 
-def known_means(part_N: np.ndarray) -> np.ndarray:
-    """Mean over the first axis of what is known; NaN where nothing is."""
-    known = np.isfinite(part_N)
-    count, total = known.sum(axis=0), np.where(known, part_N, 0.0).sum(axis=0)
-    return np.divide(total, count, out=np.full(count.shape, NAN), where=count > 0)
-
-
-def replayed(start: Start, pay: Pay, follows: Follows) -> tuple[np.ndarray, np.ndarray]:
+def replayed(start: Start, pay: Pay, follows: Follows) -> tuple[np.ndarray, float]:
     """The course of a run without its drift, in SDs, shape (WINDOWS + 1, K1), and the support of
     its last step, both as `replay` has them."""
     shown = replay(start, pay, follows)
     at_T, parts = exposed(pay.trainer), np.linspace(0, 1, PARTS + 1)
     of_steps = np.array([np.interp(at_T, parts, column) for column in shown.shift.T]).T
-    return course(of_steps), np.interp(at_T[-1], parts, shown.support)
+    return course(of_steps), float(np.interp(at_T[-1], parts, shown.support))
 
 
-def drifts(trainer_exposures_A: np.ndarray, pays: Sequence[Pay]) -> np.ndarray:
-    """The course of a drift of 1 at an exposure of 1, shape (A, WINDOWS + 1)."""
+def drifts(exposures_A: np.ndarray, pays: Sequence[Pay]) -> np.ndarray:
+    """The courses of drifts that end at so many exposures, shape (A, WINDOWS + 1)."""
     shapes = np.array([course(exposed(pay.trainer)) for pay in pays])
     ends = shapes[:, -1:]
-    return trainer_exposures_A[:, None] * np.divide(
+    return exposures_A[:, None] * np.divide(
         shapes, ends, out=np.zeros(shapes.shape), where=ends != 0
     )
 
@@ -124,18 +118,14 @@ def fit(
     weight_W = np.append(np.full(WINDOWS, PART_WEIGHT), 1.0)
     weight_A_W_1 = np.sqrt(runs_A / runs_A.mean())[:, None, None] * weight_W[:, None]
     size = observed.shape[-1]
-    seen: dict[bytes, np.ndarray] = {}
 
-    def courses(at: np.ndarray) -> np.ndarray:
-        key = at[: 2 + size].tobytes()
-        if key not in seen:
-            seen.clear() if len(seen) > 1 else None
-            follows = _follows(at, mean)
-            seen[key] = np.array([replayed(start, pay, follows)[0] for pay in pays])
-        return seen[key]
+    @functools.lru_cache(maxsize=1)  # all derivatives by drifts are at one place
+    def courses(*steps_and_growth: float) -> np.ndarray:
+        follows = _follows(np.append(steps_and_growth, np.zeros(size)), mean)
+        return np.array([replayed(start, pay, follows)[0] for pay in pays])
 
     def of_arms(at: np.ndarray) -> np.ndarray:
-        expected = courses(at) + at[2 + size :] * drift_A_W[..., None]
+        expected = courses(*at[: 2 + size]) + at[2 + size :] * drift_A_W[..., None]
         apart = np.where(known, expected - observed, 0.0) * weight_A_W_1
         return (np.sign(apart) * np.log1p(np.abs(apart))).reshape(len(pays), -1)
 
@@ -148,8 +138,8 @@ def fit(
 
     def jacobian(at: np.ndarray) -> np.ndarray:
         here = residuals(at)
-        steps = WIDTH * np.eye(len(at))
-        return np.array([(residuals(at + step) - here) / WIDTH for step in steps]).T
+        steps = WIDTH * np.eye(len(at))[::-1]
+        return np.array([(residuals(at + step) - here) / WIDTH for step in steps]).T[:, ::-1]
 
     begin = np.concatenate([[0.0, np.log(GROWTH)], np.zeros(2 * size)])
     begin[1 + size] = TRUTH_STEP

@@ -26,7 +26,6 @@ import numpy as np
 from analysis.forecast.start import Start, push_of
 from analysis.statistics.estimate import NAN
 from study.config.schema import Trainer
-from study.rewards.advantages import advantages
 
 PARTS = 8
 """Steps of a replay, to which a fit belongs: with twice as many the typical shift changes by .006
@@ -57,8 +56,8 @@ class Pay:
         return bool((most > least).any())
 
     @property
-    def groups(self) -> int:
-        """Members of a group: those of the training, or of a prompt that has fewer."""
+    def group_size(self) -> int:
+        """Of the training, or the rollouts of a prompt that has fewer."""
         return min(self.trainer.group_size, self.rewards.shape[1])
 
 
@@ -95,8 +94,8 @@ class Replay:
 def replay(start: Start, pay: Pay, follows: Follows) -> Replay:
     """The whole training, from the rollouts before it. The same random numbers draw every one."""
     known = np.isfinite(start.z)
-    values = np.where(known, start.z, 0.0)
-    z = np.clip(values, -BOUND, BOUND)
+    bounded = np.clip(start.z, -BOUND, BOUND)
+    values, z = np.nan_to_num(start.z), np.nan_to_num(bounded)
     prompts, size, count = z.shape
     values_N, known_N = values.reshape(-1, count), known.reshape(-1, count).astype(float)
     rng = np.random.default_rng(0)
@@ -112,21 +111,20 @@ def replay(start: Start, pay: Pay, follows: Follows) -> Replay:
         means.append(np.divide(total, of_known, out=np.zeros(count), where=of_known > 0))
         support.append(np.median(1 / (weights**2).sum(axis=1)))
         if part < PARTS:
-            uniform = at_P + rng.random((prompts, DRAWS * pay.groups))
+            uniform = at_P + rng.random((prompts, DRAWS * pay.group_size))
             reached = np.searchsorted((at_P + np.cumsum(weights, axis=1)).ravel(), uniform)
             drawn = np.minimum(reached - size * at_P, size - 1)
-            pushed = _push(start.z, pay, drawn)
+            pushed = _push(bounded, pay, drawn)
             theta = theta + follows.step * pushed * (tau[part + 1] - tau[part])
     return Replay(np.array(means) - means[0], np.array(support))
 
 
 def _push(z: np.ndarray, pay: Pay, drawn: np.ndarray) -> np.ndarray:
     """E Cov(A, z) over groups of drawn rollouts, shape (K1,); 0 where it is unknown."""
-    rewards = np.take_along_axis(pay.rewards, drawn, axis=1).reshape(-1, pay.groups)
-    members = z[np.arange(len(z))[:, None], drawn].reshape(-1, pay.groups, z.shape[-1])
-    advantage = advantages(rewards, pay.trainer.scale_rewards)
-    advantage = np.where(np.isfinite(rewards), advantage, NAN)
-    return np.nan_to_num(push_of(np.clip(members, -BOUND, BOUND), advantage))
+    at_P = np.arange(len(z))[:, None]
+    rewards = pay.rewards[at_P, drawn].reshape(-1, pay.group_size)
+    members = z[at_P, drawn].reshape(-1, pay.group_size, z.shape[-1])
+    return np.nan_to_num(push_of(members, rewards, pay.trainer.scale_rewards))
 
 
 def exposure(trainer: Trainer) -> float:

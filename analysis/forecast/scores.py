@@ -16,7 +16,15 @@ from scipy import stats
 
 from analysis.dose.estimate import trend_p
 from analysis.statistics.agreement import icc_family, jackknife
-from analysis.statistics.estimate import FLAT, NAN, NO_ESTIMATE, Estimate, columns, known_mean
+from analysis.statistics.estimate import (
+    FLAT,
+    NAN,
+    NO_ESTIMATE,
+    Estimate,
+    columns,
+    known_mean,
+    known_means,
+)
 from analysis.statistics.intervals import line, mean_interval
 from analysis.statistics.prediction import FEWEST, pearson, r2
 
@@ -52,7 +60,7 @@ class MethodScore:
     """How one method's forecasts of a behaviour came out over judges, in SDs of the behaviour.
 
     Attributes:
-        r2: over the means of judges, and `share` of what could be reached; NaN where seeds do not
+        r2: over the means of judges, and ``share`` of what could be reached; NaN where seeds do not
             agree.
         slope: of observed on forecast, with its t interval: 1 is calibrated.
         rho, p: rank correlation over judges, and its permutation p.
@@ -75,12 +83,7 @@ class MethodScore:
 
     def row(self) -> dict[str, str | float]:
         """As a row of a table."""
-        row = {name: value for name, value in vars(self).items() if not isinstance(value, Estimate)}
-        ends = {"slope": self.slope.value, "low": self.slope.low, "high": self.slope.high}
-        behind = self.behind
-        return row | ends | {
-            "behind": behind.value, "behind_low": behind.low, "behind_high": behind.high
-        }  # fmt: skip
+        return columns(self, slope="")
 
 
 @dataclass(frozen=True)
@@ -191,7 +194,7 @@ def pooled(
     r2s = [r2(seen[:, k], theirs[:, k]) for k in shown]
     apart = (theirs - seen) ** 2 - (ours - seen) ** 2
     total = [np.nanmean((seen[:, k] - np.nanmean(seen[:, k])) ** 2) for k in shown]
-    by_judge = [known_mean(row) for row in apart[:, shown] / np.array(total)]
+    by_judge = known_means((apart[:, shown] / np.array(total)).T)
 
     def rho_behind(rows: np.ndarray) -> float:
         return _mean_rho(ours[rows], seen[rows]) - _mean_rho(theirs[rows], seen[rows])
@@ -204,7 +207,7 @@ def pooled(
         behaviours=len(shown),
         r2=known_mean(np.array(r2s)),
         rho=_mean_rho(theirs, seen),
-        behind=mean_interval([each for each in by_judge if np.isfinite(each)], unit="judge"),
+        behind=mean_interval(by_judge.tolist(), unit="judge"),
         rho_behind=replace(
             jackknife(whole, without, len(judges), "few judges", most=np.inf), unit="judge"
         ),

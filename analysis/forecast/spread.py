@@ -10,8 +10,6 @@ from scipy.optimize import minimize
 
 from analysis.statistics.estimate import NAN
 
-ALIKE = 1.5
-"""SD by which the logarithms of the relative variances of behaviours are taken to differ."""
 LEAST = 0.02
 """Least SD of a run about its forecast, in SDs of the behaviour."""
 
@@ -23,14 +21,14 @@ class Spread:
     Attributes:
         sd: where little moves, shape (K1,); NaN where it was not told.
         relative, beside: what a run's SD has beside it, as shares of what its judge teaches of the
-            behaviour, shape (K1,), and of the root mean square of all that its judge teaches.
+            behaviour, and of the root mean square of all that its judge teaches.
         widths: SDs that hold the level's share of the runs of judges left out, shape (K1,).
         judges: that were left out, one after the other.
         level: share of the runs that an interval is to hold.
     """
 
     sd: np.ndarray
-    relative: np.ndarray
+    relative: float
     beside: float
     widths: np.ndarray
     judges: int
@@ -51,32 +49,26 @@ def spread_of(
 ) -> Spread:
     """The spread of R runs about forecasts of judges that were left out; NaN is unknown.
 
-    A residual's variance is sd_k^2 + (relative_k taught_k)^2 + beside^2 mean_k taught_k^2, fitted
-    by the Gaussian likelihood; the relative shares are shrunk to a common one. ``widths`` are the
-    conformal quantiles of residuals over that SD (Vovk, Gammerman and Shafer 2005), by behaviour;
-    of too few runs for one, the largest and at least Student's. They hold for judges that are
-    exchangeable with those that were left out.
+    A residual's variance is sd_k^2 + (relative taught_k)^2 + beside^2 mean_k taught_k^2, fitted by
+    the Gaussian likelihood. ``widths`` are the conformal quantiles of residuals over that SD (Vovk,
+    Gammerman and Shafer 2005), by behaviour; of too few runs for one, the largest and at least
+    Student's. They hold for judges that are exchangeable with those that were left out.
     """
     known = np.isfinite(residual_R_K1) & np.isfinite(taught_R_K1)
     squares = np.where(known, residual_R_K1, 0.0) ** 2
     size, overall = _sizes(np.where(known, taught_R_K1, 0.0))
-    told = known.any(axis=0)
+    has_spread = known.any(axis=0)
     start = 0.25 * squares.sum(axis=0) / np.maximum(known.sum(axis=0), 1) + LEAST**2
 
-    count = len(start)
-
     def surprise(x: np.ndarray) -> float:
-        own = np.exp(x[0] + x[2 + count :])
-        values = np.exp(x[2 : 2 + count]) + own * size + np.exp(x[1]) * overall[:, None]
-        apart = ((np.log(values) + squares / values) * known).sum()
-        return float(apart + ((x[2 + count :] / ALIKE) ** 2).sum())
+        values = np.exp(x[2:]) + np.exp(x[0]) * size + np.exp(x[1]) * overall[:, None]
+        return float(((np.log(values) + squares / values) * known).sum())
 
-    begin = np.concatenate([[-2.0, -3.0], np.log(start), np.zeros(count)])
-    ends = [(-12.0, 4.0)] * 2 + [(2 * np.log(LEAST), 8.0)] * count + [(-6.0, 6.0)] * count
+    begin = np.concatenate([[-2.0, -3.0], np.log(start)])
+    ends = [(-12.0, 4.0)] * 2 + [(2 * np.log(LEAST), 8.0)] * len(start)
     best = minimize(surprise, begin, method="L-BFGS-B", bounds=ends).x
-    relative = np.exp((best[0] + best[2 + count :]) / 2)
-    beside = float(np.exp(best[1] / 2))
-    sd = np.where(told, np.exp(best[2 : 2 + count] / 2), NAN)
+    relative, beside = (float(value) for value in np.exp(best[:2] / 2))
+    sd = np.where(has_spread, np.exp(best[2:] / 2), NAN)
     free = max(1, judges - 1)
     spread = Spread(sd, relative, beside, np.ones(len(sd)), judges, level)
     apart = np.abs(residual_R_K1) / spread._sds(np.where(known, taught_R_K1, 0.0))

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.ledger.transmission import centred, group_cov
-from analysis.statistics.estimate import FLAT, NAN, known_mean
+from analysis.ledger.transmission import centred, group_cov, scored_advantages
+from analysis.statistics.estimate import FLAT, NAN, known_means
 
 TRUTH = "truth"
 RIDGE = 3e-3
@@ -84,10 +84,10 @@ def bias_of(start: Start, score_P_M: np.ndarray, truth_P_M: np.ndarray) -> np.nd
     return np.linalg.solve(x.T @ x + ridge, x.T @ error)[:-1] / spread
 
 
-def push_of(z_P_G_K1: np.ndarray, advantages_P_G: np.ndarray) -> np.ndarray:
-    """E Cov(A, z) within groups, shape (K1,), in the unit of ``z``; NaN where it is unknown."""
-    covariance = group_cov(advantages_P_G, z_P_G_K1)
-    return np.array([known_mean(column) for column in covariance.T])
+def push_of(z_P_G_K1: np.ndarray, rewards_P_G: np.ndarray, scale: str) -> np.ndarray:
+    """E Cov(A, z) within groups, shape (K1,), in the unit of ``z``; NaN where it is unknown.
+    ``scale`` is ``scale_rewards`` of the training."""
+    return known_means(group_cov(scored_advantages(rewards_P_G, scale), z_P_G_K1))
 
 
 def _complete(features_P_M_K: np.ndarray, truth_P_M: np.ndarray) -> np.ndarray:

@@ -17,13 +17,14 @@ import numpy as np
 import pandas as pd
 
 from analysis.forecast.candidates import Candidates, candidates, start_of_base
-from analysis.forecast.estimate import BaseRewards, ask
+from analysis.forecast.estimate import OWN, BaseRewards, ask
 from analysis.forecast.replay import Pay
 from analysis.forecast.scores import Scored
 from analysis.forecast.start import RIDGE, Start
 from analysis.forecast.units import (
     Fitted,
     Forecast,
+    beside_observed,
     ended_early,
     fitted,
     forecasts,
@@ -48,10 +49,10 @@ WORDS = {"length": "words"}
 """Behaviours that a table of probes calls otherwise."""
 
 
-def probed(folder: Path, base_rewards: BaseRewards, trainer: Trainer) -> Candidates:
+def probed(folder: Path, base_rewards: BaseRewards) -> Candidates:
     """The probed judges, as they would train from the start of that study. Raises UserError: no
     folder of probes, no judge in it that scores single texts, or a study without a truth."""
-    start = start_of_base(base_rewards)
+    start, trainer = start_of_base(base_rewards), base_rewards.config.trainer
     table = scores(read(folder))
     alone = table[~table["pairwise"]]
     if alone.empty:
@@ -162,18 +163,14 @@ def in_units(
     of probes.
     """
     try:
-        judged = (
-            probed(probes, base_rewards, base_rewards.cells[0].config.trainer)
-            if probes
-            else candidates(base_rewards)
-        )
+        judged = probed(probes, base_rewards) if probes else candidates(base_rewards)
         recorded = read_runs(study_dir)[0]
         kept = _fitted(base_rewards, study_dir, recorded, fit, judged)
         runs = trained(recorded, judged)
         return InUnits(
             fit=kept.study,
             ended_early=[run.cell for run in recorded if ended_early(run)],
-            shifts=forecasts(kept, base_rewards, judged),
+            shifts=beside_observed(forecasts(kept, base_rewards, judged), judged, runs),
             scored=scored(kept, base_rewards, judged, runs),
         )
     except UserError as error:
@@ -195,7 +192,7 @@ def _fitted(
     if fit and fit != base_rewards.study:
         return load(study_dir.parent / fit / NAME)
     if not base_rewards.of_study:  # judges that are named all take the configuration of one cell
-        base_rewards = ask(study_dir, "study", study_dir.parent / base_rewards.base)
+        base_rewards = ask(study_dir, OWN, study_dir.parent / base_rewards.base)
         judged = candidates(base_rewards)
     kept = fitted(base_rewards, judged, trained(recorded, judged))
     save(study_dir / NAME, kept)

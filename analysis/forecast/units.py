@@ -27,13 +27,14 @@ from analysis.forecast.baselines import (
 )
 from analysis.forecast.candidates import Candidates
 from analysis.forecast.estimate import BaseRewards
-from analysis.forecast.fit import course, drifts, replayed
+from analysis.forecast.fit import course, replayed
 from analysis.forecast.replay import Follows
 from analysis.forecast.scores import Scored, ceiling, pooled, score
 from analysis.forecast.spread import Spread, spread_of
-from analysis.forecast.start import TRUTH
+from analysis.forecast.start import TRUTH, Start
 from analysis.records.runs import Run, step_means
-from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate
+from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate, known_means
+from analysis.statistics.intervals import mean_interval
 from analysis.statistics.prediction import Prediction
 from study.errors import UserError
 from study.system.files import read_json, write_json
@@ -89,30 +90,34 @@ def _of_steps(run: Run, names: tuple[str, ...]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Shifts:
-    """What a fit says of A judges.
+    """What a fit says of one candidate, in SDs.
 
     Attributes:
-        of_run: in SDs, shape (A, K1); NaN for a judge whose rewards do not differ.
-        taught: what of it is the judge's and no drift.
-        support: of the replay's last step, shape (A,).
+        of_run: shape (K1,); NaN with the reason in ``why_none``.
+        taught: what of it is the judge's and no drift, shape (K1,).
+        support: of the replay's last step.
     """
 
     of_run: np.ndarray
     taught: np.ndarray
-    support: np.ndarray
+    support: float
+    why_none: str = ""
 
 
-def shifts(follows: Follows, judged: Candidates, arms: Sequence[int]) -> Shifts:
-    """The shifts of some candidates."""
-    start, pays = judged.start, [judged.pays[arm] for arm in arms]
-    replays = [replayed(start, pay, follows) for pay in pays]
-    taught = np.array([each[-1] for each, _ in replays]).reshape(-1, len(start.names))
-    exposures = judged.exposure[list(arms)] / follows.exposure
-    drifted = drifts(exposures, pays)[:, -1:] if pays else np.zeros((0, 1))
-    moved = np.maximum(taught + follows.drift * drifted, start.floor)
-    differs = np.array([pay.differs for pay in pays], dtype=bool)[:, None]
-    of_run = np.where(differs & start.varies, moved, NAN)
-    return Shifts(of_run, taught, np.array([support for _, support in replays]))
+def shifts(follows: Follows, judged: Candidates, arm: int) -> Shifts:
+    """The shifts of one candidate; none where its rewards do not differ, or where it leads beyond
+    what the policy shows before training."""
+    start, pay = judged.start, judged.pays[arm]
+    courses, support = replayed(start, pay, follows)
+    taught = courses[-1]
+    moved = taught + follows.drift * judged.exposure[arm] / follows.exposure
+    why_none = ""
+    if not pay.differs:
+        why_none = "too few scores that differ to tell its bias"
+    elif support < FEWEST_SUPPORT:
+        why_none = "the judge leads beyond what the policy shows before training"
+    known = start.varies & (not why_none)
+    return Shifts(np.where(known, np.maximum(moved, start.floor), NAN), taught, support, why_none)
 
 
 @dataclass(frozen=True)
@@ -146,7 +151,7 @@ def fitted(base_rewards: BaseRewards, judged: Candidates, runs: Trained) -> Fitt
             " with more arms, such as forecast-build."
         )
     count = np.array([(runs.arm == arm).sum() for arm in present])
-    of_arms = np.array([fit.known_means(runs.course[runs.arm == arm]) for arm in present])
+    of_arms = np.array([known_means(runs.course[runs.arm == arm]) for arm in present])
     fitting = fit.fit(judged.start, [judged.pays[arm] for arm in present], of_arms, count)
 
     def unseen(keys: Sequence[str]) -> dict[int, tuple[Follows, np.ndarray]]:
@@ -164,13 +169,13 @@ def fitted(base_rewards: BaseRewards, judged: Candidates, runs: Trained) -> Fitt
     by_judge, by_family = unseen(judged.judges), unseen(judged.families)
     # a judge that comes may pay for what none of these paid for
     moved = {
-        arm: shifts(by_family.get(arm, each)[0], judged, [arm]) for arm, each in by_judge.items()
+        arm: shifts(by_family.get(arm, each)[0], judged, arm) for arm, each in by_judge.items()
     }
     residual, taught = np.full(runs.shift.shape, NAN), np.full(runs.shift.shape, NAN)
     for run, arm in enumerate(runs.arm.tolist()):
         if arm in moved:
-            residual[run] = runs.shift[run] - moved[arm].of_run[0]
-            taught[run] = moved[arm].taught[0]
+            residual[run] = runs.shift[run] - moved[arm].of_run
+            taught[run] = moved[arm].taught
 
     def build(of: Follows, without: np.ndarray) -> Fitted:
         is_in = ~np.isin(runs.arm, without)
@@ -287,17 +292,23 @@ class Forecast(Prediction):
             "shift": self.predicted.value,
             "low": self.predicted.low,
             "high": self.predicted.high,
+            "observed": self.observed.value,
             "sds": self.sds,
             "sd": self.sd,
             "drift": self.drift,
             "support": self.support,
             "simpler": self.simpler,
-            **self.simpler,
         }
 
 
 def forecasts(kept: Fitted, base_rewards: BaseRewards, judged: Candidates) -> list[Forecast]:
-    """Every candidate and behaviour. Raises UserError: fitted on other behaviours."""
+    """Every candidate and behaviour. Raises UserError: fitted on another policy, or other
+    behaviours."""
+    if kept.policy != base_rewards.policy:
+        raise UserError(
+            f"study={kept.study} trained policy={kept.policy}, and study={base_rewards.study}"
+            f" policy={base_rewards.policy}: how far it would move is not known."
+        )
     if kept.names != judged.start.names:
         raise UserError(
             f"study={kept.study} measured {', '.join(kept.names)}, and "
@@ -305,15 +316,13 @@ def forecasts(kept: Fitted, base_rewards: BaseRewards, judged: Candidates) -> li
             "same behaviours."
         )
     start, lines = judged.start, []
-    is_own = kept.study == base_rewards.study
     for arm, judge in enumerate(judged.arms):
-        of = kept.left_out.get(judge, kept) if is_own else kept
-        made = shifts(of.follows, judged, [arm])
-        predicted = estimates(of, judged, made)[0]
-        simpler = {m: _shift_of(m, each, judged)[arm] for m, each in of.simpler.items()}
+        of = _fit_of(kept, base_rewards, judge)
+        made = shifts(of.follows, judged, arm)
+        simpler = {name: _shift_of(name, of.simpler[name], judged)[arm] for name in SIMPLER}
         share = judged.exposure[arm] / of.follows.exposure
-        for k, name in enumerate(start.names):
-            sd, each = float(start.sd[k]), predicted[k]
+        for k, (name, each) in enumerate(zip(start.names, estimates(of, start, made), strict=True)):
+            sd = float(start.sd[k])
             ends = {"value": each.value * sd, "low": each.low * sd, "high": each.high * sd}
             lines.append(
                 Forecast(
@@ -325,72 +334,92 @@ def forecasts(kept: Fitted, base_rewards: BaseRewards, judged: Candidates) -> li
                     sds=each.value,
                     sd=sd,
                     drift=float(of.follows.drift[k] * share * sd),
-                    support=float(made.support[0]),
+                    support=made.support,
                     simpler={m: float(values[k] * sd) for m, values in simpler.items()},
                 )
             )
     return lines
 
 
-def estimates(of: Fitted, judged: Candidates, made: Shifts) -> list[list[Estimate]]:
-    """Shifts with prediction intervals of one more run, in SDs, for each of A judges and K1."""
-    start, halves = judged.start, of.spread.halves(made.taught)
-    rows = []
-    for values, sizes, support in zip(made.of_run, halves, made.support, strict=True):
-        row = []
-        for value, half, low, varies in zip(values, sizes, start.floor, start.varies, strict=True):
-            note = "" if varies else "it did not vary before training"
-            if varies and support < FEWEST_SUPPORT:
-                value, note = NAN, "the judge leads beyond what the policy shows before training"
-            ends = (float(max(low, value - half)), float(value + half))
-            row.append(Estimate(float(value), *ends, of.arms, "arm", level=LEVEL, note=note))
-        rows.append(row)
-    return rows
+def beside_observed(lines: Sequence[Forecast], judged: Candidates, runs: Trained) -> list[Forecast]:
+    """The forecasts with the mean shift of the runs of each judge that was trained."""
+    arm_of = {arm: place for place, arm in enumerate(judged.arms)}
+    made = []
+    for line in lines:
+        values = runs.shift[runs.arm == arm_of[line.arm], judged.start.names.index(line.feature)]
+        made.append(replace(line, observed=mean_interval((values * line.sd).tolist())))
+    return made
+
+
+def _fit_of(kept: Fitted, base_rewards: BaseRewards, judge: str) -> Fitted:
+    """What forecasts a judge: what was fitted without it, where it is an arm of that study."""
+    is_own = kept.study == base_rewards.study
+    return kept.left_out.get(judge, kept) if is_own else kept
+
+
+def estimates(of: Fitted, start: Start, made: Shifts) -> list[Estimate]:
+    """Shifts with prediction intervals of one more run, in SDs, for each of K1."""
+    halves = of.spread.halves(made.taught[None])[0]
+    lows = np.where(np.isfinite(made.of_run), np.maximum(made.of_run - halves, start.floor), NAN)
+    ends = np.array([made.of_run, lows, made.of_run + halves]).T.tolist()
+    return [
+        Estimate(
+            *each, of.arms, "arm", level=LEVEL,
+            note=made.why_none if varies else "it did not vary before training",
+        )
+        for each, varies in zip(ends, start.varies, strict=True)
+    ]  # fmt: skip
 
 
 def scored(kept: Fitted, base_rewards: BaseRewards, judged: Candidates, runs: Trained) -> Scored:
     """What of each behaviour could be forecast, and how every method did; none without runs."""
-    arms = np.unique(runs.arm)
-    if not len(arms):
-        return Scored()
-    start, observed = judged.start, _means(runs.shift, runs.arm, arms)
-    is_own = kept.study == base_rewards.study
-    own = [kept.left_out.get(judged.arms[arm], kept) if is_own else kept for arm in arms]
-    of_family = [kept.family_left_out.get(judged.arms[arm]) for arm in arms] if is_own else []
-    ours = np.array(
-        [shifts(of.follows, judged, [arm]).of_run[0] for of, arm in zip(own, arms, strict=True)]
+    start, arms = judged.start, np.unique(runs.arm).tolist()
+    of_arms = [runs.shift[runs.arm == arm] for arm in arms]
+    fits = [_fit_of(kept, base_rewards, judged.arms[arm]) for arm in arms]
+    made = [shifts(of.follows, judged, arm) for of, arm in zip(fits, arms, strict=True)]
+    inside = known_means(
+        np.concatenate(
+            [
+                _hits(estimates(of, start, each), observed_S_K1)
+                for of, each, observed_S_K1 in zip(fits, made, of_arms, strict=True)
+            ]
+            or [np.zeros((0, len(start.names)))]
+        )
     )
+    shape = (-1, len(start.names))
+    ours = np.array([each.of_run for each in made]).reshape(shape)
     by_method = {FORECAST: ours}
-    if any(of_family):
-        unseen = [
-            shifts(of.follows, judged, [arm]).of_run[0] if of else np.full(len(start.names), NAN)
-            for of, arm in zip(of_family, arms, strict=True)
-        ]
-        by_method[OF_FAMILY] = np.array(unseen)
+    if kept.study == base_rewards.study and kept.family_left_out:
+        unseen = [kept.family_left_out.get(judged.arms[arm]) for arm in arms]
+        by_method[OF_FAMILY] = np.array(
+            [
+                shifts(of.follows, judged, arm).of_run if of else np.full(len(start.names), NAN)
+                for of, arm in zip(unseen, arms, strict=True)
+            ]
+        )
     for name in (*SIMPLER, DOSE):
         by_method[name] = np.array(
             [
                 _shift_of(name, of.simpler[name], judged)[arm]
-                for of, arm in zip(own, arms, strict=True)
+                for of, arm in zip(fits, arms, strict=True)
             ]
-        )
-    inside, seeds = _inside(own, judged, runs, arms), _seeds(runs, arms)
+        ).reshape(shape)
+    observed = np.array([known_means(each) for each in of_arms]).reshape(shape)
+    others = np.array([known_means(each[1:]) for each in of_arms]).reshape(shape)
+    first = np.array([each[0] for each in of_arms]).reshape(shape)
     ceilings, lines = [], []
-    for k, name in enumerate(start.names):
-        if not start.varies[k] or not np.isfinite(runs.shift[:, k]).any():
-            continue
-        top = ceiling(name, runs.shift[:, k], runs.arm, judged.exposure[runs.arm])
+    for k in np.flatnonzero(start.varies & np.isfinite(runs.shift).any(axis=0)).tolist():
+        top = ceiling(start.names[k], runs.shift[:, k], runs.arm, judged.exposure[runs.arm])
         ceilings.append(top)
+        known = int(np.isfinite(runs.shift[:, k]).sum())
         for method, values in by_method.items():
             share = inside[k] if method == FORECAST else NAN
-            known = int(np.isfinite(runs.shift[:, k]).sum())
             lines.append(score(method, top, values[:, k], observed[:, k], ours[:, k], share, known))
-        one, others = (each[:, k] for each in seeds)
-        lines.append(score(SEED, top, one, others, ours[:, k], NAN, known))
-    if not ceilings:
-        return Scored()
+        lines.append(score(SEED, top, first[:, k], others[:, k], ours[:, k], NAN, known))
     shown = [start.names.index(top.feature) for top in ceilings if top.moves]
     shown = shown or [start.names.index(top.feature) for top in ceilings]
+    if not shown:
+        return Scored()
     means = [
         pooled(method, values[:, shown], observed[:, shown], ours[:, shown])
         for method, values in by_method.items()
@@ -398,32 +427,11 @@ def scored(kept: Fitted, base_rewards: BaseRewards, judged: Candidates, runs: Tr
     return Scored(ceilings, lines, means)
 
 
-def _means(shift_R_K1: np.ndarray, arm_R: np.ndarray, arms: np.ndarray) -> np.ndarray:
-    return np.array([fit.known_means(shift_R_K1[arm_R == arm]) for arm in arms])
-
-
-def _seeds(runs: Trained, arms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The first run of each judge, which forecasts the mean of its others; NaN where it is alone,
-    (A, K1)."""
-    of_arms = [runs.shift[runs.arm == arm] for arm in arms]
-    return np.array([of[0] for of in of_arms]), np.array(
-        [fit.known_means(of[1:]) for of in of_arms]
-    )
-
-
-def _inside(
-    own: Sequence[Fitted], judged: Candidates, runs: Trained, arms: np.ndarray
-) -> np.ndarray:
-    """Share of the runs in their prediction interval, shape (K1,)."""
-    hits = np.full(runs.shift.shape, NAN)
-    for of, arm in zip(own, arms.tolist(), strict=True):
-        (row,) = estimates(of, judged, shifts(of.follows, judged, [arm]))
-        low, high = np.array([[each.low, each.high] for each in row]).T
-        for run in np.flatnonzero(runs.arm == arm):
-            value = runs.shift[run]
-            known = np.isfinite(value) & np.isfinite(low) & np.isfinite(high)
-            hits[run] = np.where(known, (low <= value) & (value <= high), NAN)
-    return fit.known_means(hits)
+def _hits(row: Sequence[Estimate], observed_S_K1: np.ndarray) -> np.ndarray:
+    """Whether each run is in its prediction interval, shape (S, K1); NaN where it has none."""
+    low, high = np.array([[each.low, each.high] for each in row]).T
+    known = np.isfinite(observed_S_K1) & np.isfinite(low) & np.isfinite(high)
+    return np.where(known, (low <= observed_S_K1) & (observed_S_K1 <= high), NAN)
 
 
 def _shift_of(method: str, each: Simple, judged: Candidates) -> np.ndarray:

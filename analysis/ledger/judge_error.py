@@ -29,7 +29,7 @@ from analysis.ledger.transmission import centred, within_regression
 from analysis.records.runs import Run
 from analysis.statistics.bootstrap import draw_weights
 from analysis.statistics.clipped_line import ROUNDED, clipped_mean, fitted, refitted
-from analysis.statistics.estimate import FLAT, NAN, known_mean
+from analysis.statistics.estimate import FLAT, NAN, known_mean, known_means
 
 FEWEST_GROUPS = 12
 """Groups that a calibration takes; where the truth varies in fewer, it is fitted over all rollouts
@@ -65,7 +65,7 @@ class Window:
         """None where the truth does not vary."""
         z = np.where(np.isfinite(z_P_G_K) & used_P_G[..., None], z_P_G_K, np.nan)
         has_value = np.isfinite(z)
-        middle = np.array([known_mean(column) for column in np.moveaxis(z, -1, 0)])
+        middle = known_means(np.concatenate(z))
         z = np.where(has_value, z - middle, 0.0)
         sd = np.sqrt((z**2).sum(axis=(0, 1)) / np.maximum(has_value.sum(axis=(0, 1)), 1))
         z = z / np.where(sd > FLAT, sd, np.inf)
@@ -257,7 +257,7 @@ def calibrated(run: Run, scores_P_G: np.ndarray, seed: int = 0) -> Calibrated:
     high = 1.0 if ends.max() <= 1 + FLAT else np.inf
     chosen = used.any(axis=1)
     z = run.features[chosen]
-    means_K = np.array([known_mean(column) for column in z[used[chosen]].T])
+    means_K = known_means(z[used[chosen]])
     if np.ptp(truths) < FLAT:
         level = known_mean(ends - truths)
         return Calibrated(level, 1.0, 0.0, slope_se=0.0, start=truths[0], features_K=means_K)

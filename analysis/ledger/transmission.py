@@ -55,6 +55,11 @@ def group_cov(advantages_P_G: np.ndarray, features_P_G_K: np.ndarray) -> np.ndar
     return np.divide(products, count - 1, out=np.full(count.shape, np.nan), where=count > 1)
 
 
+def scored_advantages(rewards_P_G: np.ndarray, scale: str) -> np.ndarray:
+    """`study.rewards.advantages.advantages`, (P, G), with NaN for a rollout without a reward."""
+    return np.where(np.isfinite(rewards_P_G), advantages(rewards_P_G, scale), np.nan)
+
+
 def split(
     rewards_P_G: np.ndarray, truth_P_G: np.ndarray, scale: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

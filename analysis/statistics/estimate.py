@@ -87,6 +87,13 @@ def known_mean(values: np.ndarray) -> float:
     return float(finite.mean()) if len(finite) else NAN
 
 
+def known_means(values_N: np.ndarray) -> np.ndarray:
+    """Mean over the first axis of the finite values, NaN where there is none."""
+    known = np.isfinite(values_N)
+    count, total = known.sum(axis=0), np.where(known, values_N, 0.0).sum(axis=0)
+    return np.divide(total, count, out=np.full(count.shape, NAN), where=count > 0)
+
+
 def group_sums(values_P_G: np.ndarray) -> np.ndarray:
     """Sum over the rollouts of each group that have a value, and their number: (P, 2)."""
     finite = np.isfinite(values_P_G)

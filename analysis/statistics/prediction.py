@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from analysis.statistics.agreement import correlation
 from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate, known_mean
-from analysis.statistics.intervals import line, student
+from analysis.statistics.intervals import line
 
 FEWEST = 3
 """Pairs of numbers that a line, an R2 or a step size takes, at least."""
@@ -93,24 +92,6 @@ def r2(observed: np.ndarray, predicted: np.ndarray) -> float:
     if len(y) < FEWEST or np.ptp(y) == 0:
         return NAN
     return 1 - float(((y - predicted[both]) ** 2).sum() / ((y - y.mean()) ** 2).sum())
-
-
-def mean_crps(predictions: Sequence[Prediction]) -> float:
-    """Mean continuous ranked probability score of normal predictions whose intervals are of
-    Student's t with n - 1 degrees of freedom, in their unit; lower is better.
-
-    Source: Gneiting and Raftery 2007, eq. 21.
-    """
-    observed, value, _, high = _numbers(predictions)
-    free = np.array([max(1, each.predicted.n - 1) for each in predictions])
-    return known_mean(crps(value, (high - value) / student(free), observed))
-
-
-def crps(value: np.ndarray, sd: np.ndarray, observed: np.ndarray) -> np.ndarray:
-    """Continuous ranked probability score of normal forecasts, in the unit of ``observed``."""
-    z = np.divide(observed - value, sd, out=np.full(value.shape, NAN), where=sd > 0)
-    normal = stats.norm
-    return sd * (z * (2 * normal.cdf(z) - 1) + 2 * normal.pdf(z) - np.pi**-0.5)
 
 
 def _numbers(predictions: Sequence[Prediction]) -> np.ndarray:

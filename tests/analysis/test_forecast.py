@@ -3,13 +3,12 @@ predictions came out beside what was observed."""
 
 import json
 import math
-from itertools import pairwise
+import shutil
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import integrate, stats
 
 from analysis.forecast.__main__ import main
 from analysis.forecast.display import moved_most
@@ -28,7 +27,7 @@ from analysis.forecast.study import edits_of
 from analysis.planted.truth import Fault, Tabular, simulate
 from analysis.propagation.calibration import PushPrediction, calibrate, fit_scale
 from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate
-from analysis.statistics.prediction import Prediction, crps, mean_crps, score
+from analysis.statistics.prediction import Prediction, score
 from experiments.probe import main as probe
 from study.cell.cells import load_cell
 from study.cell.folder import CellFolder
@@ -146,6 +145,36 @@ def test_the_forecast_is_of_the_reward_and_not_of_the_score(copied, answered):
     assert abs(made[0.0]["sim-structured"] - made[0.0]["sim-fair"]) > 0.001
     assert made[1.0]["sim-structured"] == pytest.approx(made[1.0]["sim-fair"], abs=1e-12)
     assert made[1.0]["sim-fair"] == pytest.approx(made[0.0]["sim-fair"], abs=1e-6)
+
+
+def test_rollouts_of_another_policy_or_sampled_otherwise_are_no_base(small_study, copied, capsys):
+    """What is forecast has another temperature than the rollouts, then another task."""
+    for part, key, value in (("trainer", "temperature", 0.5), ("task", "name", "other")):
+        study = copied(f"of-{part}")
+        for cell in study.glob("sim-*"):
+            with config_of(cell) as config:
+                config[part][key] = value
+        shutil.copytree(small_study, study.parent / "before", dirs_exist_ok=True)
+        words = [f"study={study.name}", f"runs_dir={study.parent}", "base=before"]
+        assert main([*words, "judges=sim-fair"]) == 2
+        said = capsys.readouterr().err
+        shown = f"{part}.{key}" if part == "trainer" else part
+        assert f"before has rollouts of {shown}=" in said and f"has {shown}={value}." in said
+        assert f"sweep experiment=base {shown}={value} study=NAME" in said
+
+
+@pytest.mark.long
+def test_judges_are_forecast_where_there_is_nothing_yet(tmp_path, capfd):
+    """The policy answers first; what is drawn then serves the next judge."""
+    out = tmp_path / "shifts.json"
+    for judge in ("sim-verbose", "sim-fair"):
+        assert main([f"judges={judge}", f"runs_dir={tmp_path}", f"out={out}"]) == 0
+        printed, said = capfd.readouterr()
+        assert ("The policy answers before training" in said) == (judge == "sim-verbose")
+        assert "forecast before training (64 prompts x 64 rollouts of base-tiny" in printed
+        shifts = {row["feature"]: row for row in json.loads(out.read_text())["shifts"]}
+        assert (shifts["length"]["low"] > 0) == (judge == "sim-verbose")
+        assert shifts["length"]["observed"] is None
 
 
 def test_a_study_without_rollouts_is_said(tmp_path, capsys):
@@ -362,20 +391,3 @@ def test_scores_take_pairs_and_a_constant_prediction_has_no_line():
     assert made.r2 == 0 and made.slope is NO_ESTIMATE
     assert np.isnan((made.correlation, made.rank)).all()
     assert np.isnan(score(of((1, 2), (2, 2), (3, 2))).r2)
-
-
-def test_the_crps_of_a_normal_is_the_integral():
-    """Of (F(x) - 1{x >= y})^2, numerically."""
-    for value, sd, observed in ((0.0, 1.0, 0.3), (2.0, 0.5, -1.0)):
-
-        def squared(x, value=value, sd=sd, observed=observed):
-            return (stats.norm.cdf(x, value, sd) - (x >= observed)) ** 2
-
-        ends = (value - 12 * sd - 3, observed, value + 12 * sd)
-        whole = sum(integrate.quad(squared, a, b)[0] for a, b in pairwise(ends))
-        scores = crps(np.array([value]), np.array([sd]), np.array([observed]))
-        assert scores[0] == pytest.approx(whole, abs=1e-6)
-        half = sd * stats.t.ppf(0.975, 4)
-        predicted = Estimate(value, value - half, value + half, 5)
-        row = Prediction("", "a", "x", Estimate(observed), predicted)
-        assert mean_crps([row, *of((1.0, 2.0))]) == pytest.approx(whole, abs=1e-6)

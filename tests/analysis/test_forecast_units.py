@@ -127,6 +127,8 @@ def test_leaving_out_is_by_judge_with_its_family_beside_it(study):
         together.left_out["judge-1"].follows.step
     )
     own = units.forecasts(of, STUDY, judges)
+    seen = units.beside_observed(own, judges, runs)[0].observed
+    assert seen.n == 2 and seen.value == pytest.approx(runs.shift[:2, 0].mean() * own[0].sd)
     elsewhere = Base()
     elsewhere.study = "another"
     others = units.forecasts(of, elsewhere, judges)
@@ -149,6 +151,8 @@ def test_what_is_kept_is_what_is_read(study, tmp_path):
     others = replace(of, names=("length", "emoji", "truth"))
     with pytest.raises(UserError, match="takes the same behaviours"):
         units.forecasts(others, STUDY, judges)
+    with pytest.raises(UserError, match=r"policy=large.*how far it would move is not known"):
+        units.forecasts(replace(of, policy="large"), STUDY, judges)
     few = Trained(("a", "b"), np.array([0, 1]), np.zeros((2, 6, 3)))
     with pytest.raises(UserError, match="the fit needs 4"):
         fitted(STUDY, judges, few)
@@ -170,9 +174,14 @@ def test_a_judge_that_says_nothing_or_leads_too_far_has_no_number(study):
         ),
     )
     lines = units.forecasts(of, STUDY, odd)
-    values = {(line.arm, line.feature): line.predicted.value for line in lines}
-    assert np.isnan([values["silent", "length"], values["far", "length"]]).all()
-    assert np.isfinite(values["judge-1", "length"])
+    made = {(line.arm, line.feature): line.predicted for line in lines}
+    for name in ("silent", "far"):
+        none = made[name, "length"]
+        assert np.isnan([none.value, none.low, none.high]).all()
+    assert np.isfinite(made["judge-1", "length"].value)
+    runs = Trained(("a", "b", "c"), np.arange(3), np.ones((3, 6, 3)))
+    methods = {line.method: line for line in scored(of, STUDY, odd, runs).methods}
+    assert methods["forecast"].judges == 1 and methods["drift"].judges == 3
     printed = text(NOTHING_PUSHED, InUnits("planted", shifts=lines))
     assert "No shift of silent: too few scores" in printed and "No shift of judge-1" not in printed
     assert "No shift of far: the judge leads beyond what the policy shows" in printed
@@ -220,7 +229,6 @@ def test_a_line_is_a_drift_and_a_factor_by_exposure(method):
     moved = exposure[:, None] / 2 * of_mean
     fit = simple(method, x, exposure, moved)
     assert fit.factor == pytest.approx([2.5] * 3) and fit.level == pytest.approx([-0.1, 0.2, 0.4])
-    assert fit.spread == pytest.approx(np.zeros(3), abs=1e-12)
     assert fit.shifts(x, exposure) == pytest.approx(moved)
     lacking = np.column_stack([moved[:, :2], np.full(3, NAN)])  # no rule could tell the truth
     fit = simple(method, x, exposure, lacking)
@@ -307,8 +315,8 @@ def test_neighbours_are_judges_that_pay_for_the_same(name, neighbours):
 def test_a_shift_is_the_replay_and_the_drift_above_the_floor():
     judges = judged(np.array([[0.3, 0.0]]))
     of = Follows(np.ones(3), 1.0, np.array([0.5, -99.0, 0.0]), 2 * EXPOSURE)
-    made = units.shifts(of, judges, [0])
+    made = units.shifts(of, judges, 0)
     ends, support = replayed(judges.start, judges.pays[0], of)
-    assert made.of_run[0, 0] == pytest.approx(ends[-1, 0] + 0.25)  # half of the exposure
-    assert made.of_run[0, 1] == judges.start.floor[1]
-    assert made.support[0] == support and made.taught[0] == pytest.approx(ends[-1])
+    assert made.of_run[0] == pytest.approx(ends[-1, 0] + 0.25)  # half of the exposure
+    assert made.of_run[1] == judges.start.floor[1]
+    assert made.support == support and made.taught == pytest.approx(ends[-1])

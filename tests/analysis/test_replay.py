@@ -13,7 +13,6 @@ from analysis.forecast.start import Start, bias_of, push_of, start_of
 from analysis.planted.truth import Tabular
 from analysis.records.runs import shift
 from study.config.schema import Trainer
-from study.rewards.advantages import advantages
 
 NAN = float("nan")
 TRAINER = Trainer(steps=40, learning_rate=6e-4, group_size=4)
@@ -212,7 +211,6 @@ def test_the_first_move_is_the_push():
     paid = 0.3 * made.z[..., 0] + made.z[..., -1]
     tiny = follows(step=(0.01, 0.01, 0.01))
     moved = replay(made, Pay(paid, TRAINER), tiny).shift[-1]
-    groups = paid.reshape(-1, 4)
-    pushed = push_of(made.z.reshape(-1, 4, 3), advantages(groups, "group"))
+    pushed = push_of(made.z.reshape(-1, 4, 3), paid.reshape(-1, 4), "group")
     inside = made.correlation
     assert moved == pytest.approx(0.01 * inside @ pushed, abs=0.001)
