@@ -162,6 +162,7 @@ def test_the_card_lists_what_could_not_be_read(make_study, tmp_path):
     assert "could not be read" not in (tmp_path / "whole" / "README.md").read_text()
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_memory_does_not_grow_with_the_study(tmp_path):
     """Ten times the steps, no more memory: measured in a process of its own."""

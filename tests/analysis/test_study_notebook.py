@@ -100,6 +100,7 @@ def papermill() -> Callable[[Path, Path, dict[str, Any]], list[Any]]:
     return run
 
 
+@pytest.mark.long
 def test_papermill_runs_a_notebook_on_another_study(notebook, make_study, papermill, tmp_path):
     other = make_study("other", seeds=1, judges=["sim-fair"])
     named = {"study": other.name, "runs_dir": str(other.parent), "most": 3}

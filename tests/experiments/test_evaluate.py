@@ -246,6 +246,7 @@ def test_without_data_the_hub_is_asked_and_its_silence_explained(monkeypatch):
         ifeval.load_prompts(None)
 
 
+@pytest.mark.long
 def test_all_541_from_the_command_line_in_under_ten_seconds(tmp_path):
     prompts = ifeval.load_prompts(SHARED)
     # the prompts of the next four rows: 400 words of prose, many kinds of mark

@@ -142,6 +142,7 @@ def _load_and_count(cache: str) -> int:
     return len(built)
 
 
+@pytest.mark.long
 def test_of_processes_that_start_together_one_builds(tmp_path: Path) -> None:
     # not forked from here: two threads of torch hang in the fork of a process where torch has run
     with start_server().Pool(2) as pool:

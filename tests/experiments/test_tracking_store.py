@@ -270,6 +270,7 @@ def test_a_server_that_does_not_answer_fails_its_test(tmp_path: Path) -> None:
             wait_for_server("http://127.0.0.1:1/health", ended, log)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_printed_command_serves_and_a_remote_server_is_honoured(runs, tmp_path, monkeypatch):
     with served(tracking_uri(Tracking(), runs), tmp_path, monkeypatch) as url:

@@ -70,6 +70,7 @@ def test_nothing_is_lost_and_nothing_doubled(tmp_path, monkeypatch) -> None:
     wait_for(lambda: len(os.listdir("/proc/self/fd")) <= files + 2, "as few descriptors as before")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.timeout(900)
