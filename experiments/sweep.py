@@ -29,13 +29,14 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments import launch
-from experiments.plan.expand import NAME, NeedsHydra, expand
+from experiments.plan.expand import expand
 from experiments.plan.knockout import parts_of
 from experiments.plan.sweep_help import text as help_text
 from study.cell import cells, exchange
 from study.cell.cells import Cell
 from study.config import override_errors as causes
 from study.config.compose import CONF, load_judge_once, opened, plain, respelled
+from study.config.composer import NAME, NeedsHydra
 from study.config.schema import GROUPS, Study, freeze, register
 from study.errors import UserError
 from study.finding import stop_at_problem

@@ -18,6 +18,7 @@ from typing import Any
 
 from analysis.records.runs import Run
 from study.config.compose import opened, plain, preset_names, respelled
+from study.config.composer import Composer
 from study.config.identity import ABSENT, identifying, left_out
 from study.config.override_errors import nothing_below_null
 from study.config.presets import CONF
@@ -139,6 +140,8 @@ def _candidates(run: Run) -> list[str]:
     names = []
     for name in preset_names("experiment"):
         content = _experiment(name)
+        if content.get("trainer", {}).get("steps") == 1:  # it reads a policy and trains none
+            continue
         chosen = {
             key.removeprefix("override /"): value
             for entry in content.get("defaults", [])
@@ -246,19 +249,24 @@ def _experiment(name: str) -> dict[str, Any]:
 @functools.cache
 def _composed(words: tuple[str, ...]) -> dict[str, Any] | None:
     """What a cell that is typed so is composed of; None where it cannot be."""
-    from hydra import compose, initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
-    register()
-    in_sweep = GlobalHydra.instance().is_initialized()
     try:
-        with (
-            nothing_below_null(words),
-            nullcontext() if in_sweep else initialize_config_dir(str(CONF), version_base="1.3"),
-        ):
-            made = plain(compose("sweep", overrides=opened(respelled(words))), "this study")
+        with nothing_below_null(words):
+            made = plain(_composer().composed(opened(respelled(words))), "this study")
         return _composition(identifying(made), made["shadow"])
     except (HydraException, OmegaConfBaseException, UserError):
         return None
+
+
+@functools.cache
+def _composer() -> Composer:
+    """One for all compositions of this process."""
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+
+    register()
+    is_in_sweep = GlobalHydra.instance().is_initialized()  # Hydra lets nobody initialise it twice
+    with nullcontext() if is_in_sweep else initialize_config_dir(str(CONF), version_base="1.3"):
+        return Composer(GlobalHydra.instance().config_loader())

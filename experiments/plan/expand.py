@@ -1,53 +1,27 @@
 """The configs of a sweep: those of Hydra's multirun, composed once per choice of presets.
 
-Hydra composes each cell from nothing, which takes over a tenth of a second, in two parts:
-
-1. The defaults list chooses presets and merges them. Of the arguments, only those that choose a
-   preset of a group have a part in that (`hydra._internal.defaults_list.Overrides`).
-2. All other arguments are set in that tree, one after the other
-   (`ConfigLoaderImpl._apply_overrides_to_config`).
-
-Here Hydra does the first part once per choice of presets, and its own function does the second on a
-copy for each cell; Hydra's parser reads the arguments and its sweeper multiplies them. What is not
-one of these two parts is left to Hydra as a whole (`NeedsHydra`): another sweeper, callbacks,
-variables or folders that are set for a job, and values that ask what Hydra knows of the job.
+Hydra's parser reads the arguments and its sweeper multiplies them; `study.config.composer` composes
+each cell.
 """
 
 from __future__ import annotations
 
-import functools
-import pickle
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from hydra import initialize_config_dir
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.config_repository import CachingConfigRepository, IConfigRepository
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra._internal.defaults_list import Overrides
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
-from hydra.errors import ConfigCompositionException
-from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from study.config.compose import CONF
-from study.system.secrets import refuse_config
+from study.config.composer import NAME, Composer, NeedsHydra, check_usual
 
-NAME = "sweep"
-"""Of the file in ``conf/`` that a sweep is composed from."""
-PARTS = "hydra._internal.core_plugins.basic_"
-"""Where Hydra's own sweeper and launcher are."""
 Enqueue = Callable[[Sequence[str], DictConfig], None]
 """Takes the arguments of a cell and its config."""
-
-
-class NeedsHydra(Exception):
-    """Hydra has to expand this command line itself, for one cell may differ from what it makes."""
 
 
 def expand(arguments: Sequence[str], enqueue: Enqueue) -> None:
@@ -62,15 +36,13 @@ def expand(arguments: Sequence[str], enqueue: Enqueue) -> None:
         raise NeedsHydra
     HydraConfig.instance().cfg = None
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        loader: Any = GlobalHydra.instance().config_loader()
-        loader.repository = _ReadOnce(loader.repository)
-        composer = _Composer(loader)
+        composer = Composer(GlobalHydra.instance().config_loader())
         for text in arguments:
             composer.read(text)
-        whole = loader.load_configuration(NAME, list(arguments), RunMode.MULTIRUN).hydra
-        _check_usual(whole)
+        whole = composer.loader.load_configuration(NAME, list(arguments), RunMode.MULTIRUN).hydra
+        check_usual(whole)
         params = [f"{key}={value}" for key, value in (whole.sweeper.params or {}).items()]
-        parser = OverridesParser.create(config_loader=loader)
+        parser = OverridesParser.create(config_loader=composer.loader)
         typed = parser.parse_overrides([*params, *arguments])
         for batch in BasicSweeper.split_arguments(typed, whole.sweeper.max_batch_size):
             for overrides in batch:
@@ -80,69 +52,3 @@ def expand(arguments: Sequence[str], enqueue: Enqueue) -> None:
                     if "HydraConfig was not set" in str(error):
                         raise NeedsHydra from error
                     raise
-
-
-class _ReadOnce(CachingConfigRepository):
-    """Hydra's presets, each read from its file once for all compositions."""
-
-    def __init__(self, delegate: IConfigRepository) -> None:
-        super().__init__(delegate)
-        self._read: dict[str, bytes] = {}
-
-    def __deepcopy__(self, memo: object) -> _ReadOnce:
-        """Each composition copies what it reads from."""
-        return self
-
-    def initialize_sources(self, config_search_path: Any) -> None:
-        """Other folders, as hydra.searchpath says. Raises NeedsHydra."""
-        raise NeedsHydra
-
-    def load_config(self, config_path: str) -> ConfigResult | None:
-        """A copy: a composition changes what it gets."""
-        if config_path not in self._read:
-            self._read[config_path] = pickle.dumps(self.delegate.load_config(config_path))
-        return pickle.loads(self._read[config_path])
-
-
-class _Composer:
-    """Composes cells; remembers every choice of presets, and how each argument reads."""
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-        self._parser = OverridesParser.create()
-        self.read = functools.cache(self._read)
-        self.presets_tree = functools.cache(self._presets_tree)
-
-    def composed(self, overrides: Sequence[str]) -> DictConfig:
-        """The config of a cell. Raises UserError: what Hydra is set to holds a secret."""
-        values = [value for value in map(self.read, overrides) if value is not None]
-        presets = tuple(text for text in overrides if self.read(text) is None)
-        config: DictConfig = pickle.loads(self.presets_tree(presets))  # faster than a deep copy
-        ConfigLoaderImpl._apply_overrides_to_config(values, config)
-        return config
-
-    def _read(self, text: str) -> Override | None:
-        """An argument that sets a value; None where it has a part in the defaults list."""
-        typed = self._parser.parse_overrides([text])
-        try:
-            values = Overrides(self._loader.repository, typed).config_overrides
-        except ValueError as error:  # such as judge=3
-            raise ConfigCompositionException(f"{text}: {error}.") from error
-        return values[0] if values else None
-
-    def _presets_tree(self, presets: tuple[str, ...]) -> bytes:
-        """The tree of these presets, pickled."""
-        config = self._loader.load_configuration(NAME, list(presets), RunMode.RUN)
-        _check_usual(config.hydra)
-        refuse_config(OmegaConf.to_container(config.hydra, resolve=False), "hydra")
-        with read_write(config), open_dict(config):
-            del config["hydra"]
-        return pickle.dumps(config)
-
-
-def _check_usual(hydra: DictConfig) -> None:
-    """Raises NeedsHydra: what Hydra is set to does more than expand and call."""
-    parts = (hydra.sweeper._target_, hydra.launcher._target_)
-    job = hydra.job
-    if hydra.callbacks or job.chdir or job.env_set or not all(p.startswith(PARTS) for p in parts):
-        raise NeedsHydra

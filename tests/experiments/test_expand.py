@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from experiments.plan.expand import NeedsHydra, expand
+from experiments.plan.expand import expand
 from experiments.plan.preflight import check_once
 from experiments.sweep import cells_of
+from study.config.composer import NeedsHydra
 from study.config.schema import register
 from study.errors import UserError
 from study.finding import stop_at_problem
