@@ -142,6 +142,8 @@ def test_a_smoke_test_is_followed_by_the_whole_study(evidence):
         made = typed(step.command)
         assert {cell.config.trainer.steps for cell in made} == {40} and len(made) == 6
         assert {cell.config.study for cell in made} == {"mine-whole"}
+    alone = study_of(evidence, runs_of("debug=tiny", "judge=sim-fair", "seed=0"))
+    assert "experiment=" not in choose(alone, None)[0].command, "base trains no policy"
 
 
 def test_few_seeds_and_one_arm_come_first(evidence):
