@@ -210,21 +210,23 @@ def heat_map(table: pd.DataFrame, labels: tuple[str, str, str], most: float) -> 
 
     ``labels``: of columns, rows and the colour scale.
     """
+    import seaborn as sns
 
     values = table.to_numpy(dtype=float)
     most = most if most > 0 else 1.0
     rows, columns = values.shape
     drawn, axes = single(3.2 + 1.2 * columns, 1.6 + 0.5 * rows)
-    mesh = axes.imshow(values, cmap="PuOr", vmin=-most, vmax=most, aspect="auto")
+    scale: Any = {"cmap": "PuOr", "vmin": -most, "vmax": most, "cbar_kws": {"label": labels[2]}}
+    sns.heatmap(table, ax=axes, **scale)
     axes.grid(False)
     for (row, column), value in np.ndenumerate(values):
         dark = abs(value) > 0.6 * most
         shown = "not known" if np.isnan(value) else f"{value:+.2f}"
-        axes.text(column, row, shown, ha="center", va="center", color="white" if dark else "black")
-    axes.set_xticks(range(columns), list(table.columns), rotation=20, ha="right")
-    axes.set_yticks(range(rows), list(table.index))
+        place = column + 0.5, row + 0.5
+        axes.text(*place, shown, ha="center", va="center", color="white" if dark else "black")
+    axes.tick_params(axis="x", rotation=20)
+    axes.tick_params(axis="y", rotation=0)
     axes.set(xlabel=labels[0], ylabel=labels[1])
-    drawn.colorbar(mesh, ax=axes, label=labels[2])
     return drawn
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
+    from numpy.typing import ArrayLike
 
     from analysis.statistics.estimate import Estimate
 
@@ -196,16 +197,56 @@ def line(
     high = part["high"].clip(upper=ends[1]).clip(lower=part["mean"])
     has_interval = part["low"].notna().to_numpy()
     marks: Any = {"marker": "o", "markersize": 4, "linewidth": 1.3, **look}
-    axes.plot(at, part["mean"], label=label, **marks)
-    axes.vlines(
-        at[has_interval],
-        low[has_interval],
-        high[has_interval],
-        color=look["color"],
-        linewidth=1,
-        alpha=0.6,
-    )
+    ends = low.where(has_interval), high.where(has_interval)
+    curve(axes, at, part["mean"], *ends, label=label, **marks)
     axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+
+
+def curve(
+    axes: Axes,
+    at: ArrayLike,
+    values: ArrayLike,
+    low: ArrayLike,
+    high: ArrayLike,
+    *,
+    across: bool = False,
+    band: bool = False,
+    caps: float = 0.0,
+    **look: Any,
+) -> None:
+    """Values with their intervals, a bar for each or one band; where an end is not known there is
+    none. Seaborn draws them: of three observations at a place, the value and both ends, it shows
+    the median and the range.
+
+    Args:
+        at: places, (n,), each once.
+        values, low, high: of each place, (n,).
+        across: whether values lie across and places upwards, as in a forest.
+        caps: points of the ends of a bar.
+        look: of the line and its marks; ``linestyle=""`` for marks alone.
+    """
+    import seaborn as sns
+
+    values, low, high = (np.asarray(each, dtype=float) for each in (values, low, high))
+    has_interval = np.isfinite(low) & np.isfinite(high)
+    ends = (np.where(has_interval, end, np.nan) for end in (low, high))
+    three = np.concatenate([values, *ends])
+    places = np.tile(np.asarray(at, dtype=float), 3)
+    shown = np.isfinite(three) & np.tile(np.isfinite(values), 3)
+    x, y = (three, places) if across else (places, three)
+    bars = {"elinewidth": 1, "capsize": caps}
+    sns.lineplot(
+        x=x[shown],
+        y=y[shown],
+        orient="y" if across else "x",
+        estimator="median",
+        errorbar=("pi", 100) if has_interval.any() else None,
+        err_style="band" if band else "bars",
+        err_kws={"alpha": 0.15, "linewidth": 0} if band else bars,
+        ax=axes,
+        legend=False,
+        **{"markeredgecolor": look["color"], "markeredgewidth": 1.0} | look,
+    )
 
 
 def outside_legend(

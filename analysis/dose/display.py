@@ -25,18 +25,22 @@ def dose_response(dose: DoseResponse) -> Figure:
 
     A theory far off the runs is cut at the edge, so that the runs can be seen.
     """
+    import seaborn as sns
+
     doses, shift = (dose.runs[name].to_numpy() for name in ("dose", "shift"))
     grid = np.linspace(doses.min(), doses.max(), 200)
     figure, axes = single(ALONE, 4.2)
     blue, orange, green, red = palette(4)
+    plain: Any = {"ax": axes, "legend": False}
     axes.axhline(0, color="0.7", linewidth=1)
-    axes.scatter(doses, shift, s=26, color=blue, zorder=3, label="run")
+    sns.scatterplot(x=doses, y=shift, s=26, color=blue, zorder=3, label="run", **plain)
     fit, bent = dose.line, dose.emax
-    axes.plot(grid, fit.intercept + fit.slope.value * grid, color=orange, label="line")
+    line = fit.intercept + fit.slope.value * grid
+    sns.lineplot(x=grid, y=line, color=orange, label="line", **plain)
     if not np.isnan(bent.emax) and not bent.note:
         d = grid - doses.min()
         curve = bent.e0 + bent.emax * d / (bent.ed50 + d)
-        axes.plot(grid, curve, color=green, linestyle="--", label="Emax")
+        sns.lineplot(x=grid, y=curve, color=green, linestyle="--", label="Emax", **plain)
     xs, ys = zip(*dose.monotone, strict=True)
     axes.plot(xs, ys, color=red, linestyle=":", marker="_", label="monotone")
     low, high = axes.get_ylim()

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.display import markup
-from analysis.display.figures import looks, outside_legend, plain, single, style
+from analysis.display.figures import curve, looks, outside_legend, plain, single, style
 from analysis.display.markup import (
     TEXTS,
     folded,
@@ -153,9 +153,8 @@ def profiles(field: Field) -> Figure:
     for row in field.aggregates:
         look = {key: styles[row.arm][key] for key in ("color", "linestyle")}
         shares = [each.value for each in row.profile]
-        axes.plot(THRESHOLDS, shares, label=plain(row.arm), **look)
-        ends = np.array([(each.low, each.high) for each in row.profile])
-        axes.fill_between(THRESHOLDS, *ends.T, color=look["color"], alpha=0.15, linewidth=0)
+        ends = np.array([(each.low, each.high) for each in row.profile]).T
+        curve(axes, THRESHOLDS, shares, *ends, band=True, label=plain(row.arm), **look)
     axes.set(xlabel="truth score", ylabel="share of scores above it", ylim=(-0.02, 1.02))
     outside_legend(figure, [axes])
     return figure

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.display.figures import blank, looks, style
+from analysis.display.figures import blank, curve, looks, style
 from analysis.display.printed import aligned
 from analysis.forecast.baselines import ORACLES, SIMPLER
 from analysis.forecast.estimate import Push, Pushes
@@ -174,9 +174,9 @@ def figure(lines: Sequence[Push]) -> Any:
         panel.axvline(0, color="0.6", linewidth=1)
         of_feature = {line.judge: line.push for line in lines if line.feature == name}
         for place, judge in enumerate(judges):
-            push, colour = of_feature[judge], look[judge]["color"]
-            panel.plot([push.low, push.high], [place, place], color=colour)
-            panel.plot(push.value, place, "o", color=colour)
+            push = of_feature[judge]
+            marks: Any = {"color": look[judge]["color"], "marker": "o", "linestyle": ""}
+            curve(panel, [place], [push.value], [push.low], [push.high], across=True, **marks)
         panel.set(title=name, xlabel="Cov(advantage, behaviour)")
         panel.set_yticks(range(len(judges)), judges)
     panels[0][0].set_ylim(len(judges) - 0.4, -0.6)

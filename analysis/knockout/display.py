@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.display import figures, markup
-from analysis.display.figures import bar, looks, marks_of, style
+from analysis.display.figures import curve, looks, marks_of, style
 from analysis.display.markup import (
     TEXTS,
     paragraph,
@@ -62,10 +62,9 @@ def kept(knockouts: Sequence[Knockout]) -> Figure | None:
         shifts = {row.biased: row.shift, row.out: row.shift_out, row.absent: row.shift_absent}
         arms = [arm for arm in shifts if arm]
         for place, arm in enumerate(arms):
-            shift = shifts[arm]
-            ends = bar(shift.value, shift.low, shift.high)
-            marks = marks_of(look[arm])
-            axes.errorbar(shift.value, place, xerr=ends, capsize=3, linestyle="", **marks)
+            shift, marks = shifts[arm], marks_of(look[arm])
+            ends = [shift.value], [shift.low], [shift.high]
+            curve(axes, [place], *ends, across=True, caps=3, linestyle="", **marks)
         axes.plot(row.shift.value - row.of_bias.value, 1, "d", mfc="white", mec="0.25", zorder=4)
         axes.axvline(0, color="0.3", linewidth=1)
         axes.set_yticks(range(len(arms)), arms)

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.display import markup
-from analysis.display.figures import ALONE, looks, marks_of, single, style
+from analysis.display.figures import ALONE, curve, looks, marks_of, single, style
 from analysis.display.markup import (
     DECIMALS,
     MISSING,
@@ -46,9 +46,8 @@ def onsets(lines: Sequence[Line]) -> Figure:
     for row, each in enumerate(lines):
         step, marks = each.onset.step, marks_of(look[each.arm])
         if math.isfinite(step.value):
-            axes.plot(step.value, row, linestyle="", **marks)
-            if math.isfinite(step.low) and math.isfinite(step.high):
-                axes.hlines(row, step.low, step.high, color=marks["color"], linewidth=1.2)
+            ends = [step.value], [step.low], [step.high]
+            curve(axes, [row], *ends, across=True, linestyle="", **marks)
         if each.alarm is not None:
             axes.plot(each.alarm, row, "|", color=marks["color"], markersize=11, alpha=0.7)
     axes.set_yticks(range(len(lines)), [f"{each.arm}, seed {each.seed}" for each in lines])
@@ -88,6 +87,8 @@ def onset_table(lines: Iterable[Line]) -> pd.DataFrame:
 @style()
 def frontier(runs: Sequence[Run]) -> Figure | None:
     """One path per run in the plane of judge score and truth; None where no run has both ends."""
+    import seaborn as sns
+
     look = looks(sorted({run.arm for run in runs}))
     figure, axes = single(ALONE, 3.6)
     axes.axline((0.5, 0.5), slope=1, color="0.6", linewidth=1, zorder=0)
@@ -100,7 +101,8 @@ def frontier(runs: Sequence[Run]) -> Figure | None:
             continue
         marks = marks_of(look[run.arm])
         x, y = (np.convolve(means, np.ones(window) / window, "valid") for means in path)
-        axes.plot(x, y, color=marks["color"], linewidth=1, alpha=0.7)
+        path_look: Any = {"color": marks["color"], "linewidth": 1, "alpha": 0.7}
+        sns.lineplot(x=x, y=y, sort=False, estimator=None, ax=axes, **path_look)
         if run.arm not in labelled:
             axes.plot([], [], label=run.arm, linewidth=1, **marks)
         labelled.add(run.arm)

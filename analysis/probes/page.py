@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.display import markup
-from analysis.display.figures import WIDTH, blank, looks, single, style
+from analysis.display.figures import WIDTH, blank, curve, looks, palette, single, style
 from analysis.display.markup import render_text, write_page
 from analysis.probes import report
 from analysis.probes.effects import END
@@ -165,13 +165,10 @@ def forest(table: pd.DataFrame, margin: float, explained: Collection[str] = ()) 
         margin: of equivalence; the grey band.
         explained: variants whose bias is one for another behaviour, drawn hollow.
     """
-    import seaborn as sns
-
     rows = table[table["effect"].notna()].copy()
     rows = rows.loc[rows["effect"].sort_values().index].reset_index(drop=True)
     figure, axes = single(FOREST, 1.1 + 0.22 * max(1, len(rows)))
-    palette = sns.color_palette("colorblind", 10)
-    blue, orange, green, sky = palette[0], palette[1], palette[2], palette[9]
+    blue, orange, green, *_, sky = palette(10)
     biased = rows["claim"].str.startswith("bias")
     of_another = rows["variant"].isin(list(explained))
     kinds = {
@@ -186,13 +183,11 @@ def forest(table: pd.DataFrame, margin: float, explained: Collection[str] = ()) 
         part = rows[where]
         if part.empty:
             continue
-        below, above = part["effect"] - part["low"], part["high"] - part["effect"]
-        sides = [below.fillna(0.0), above.fillna(0.0)]
         hollow = label == "bias for another behaviour"
         marks: Any = {"color": colour, "markerfacecolor": "white" if hollow else colour}
         marks |= {"marker": marker, "markersize": 5, "linestyle": ""}
-        axes.errorbar(part["effect"], part.index, xerr=sides, capsize=3, **marks)
-        axes.plot([], [], label=label, **marks)  # a bar has no marker in a legend
+        ends = part["effect"], part["low"], part["high"]
+        curve(axes, part.index, *ends, across=True, caps=3, label=label, **marks)
     planted = rows[rows["planted"].notna()]
     if len(planted):
         axes.plot(
@@ -215,6 +210,7 @@ def scores(table: pd.DataFrame, truth: bool) -> Figure:
         table: `analysis.probes.profile.scores` of judges of single texts.
         truth: whether there is a truth to draw.
     """
+    import seaborn as sns
 
     contents = table[(table["bias"] == "content") & table["score"].notna()]
     judges = list(contents["judge"].unique())
@@ -223,12 +219,11 @@ def scores(table: pd.DataFrame, truth: bool) -> Figure:
     bins = [k / 20 for k in range(21)]
     for judge, axes in zip(judges, panels, strict=False):
         part = contents[contents["judge"] == judge]
-        axes.hist(part["score"].clip(0, 1), bins=bins, color="C0", label="judge")
+        shape: Any = {"bins": bins, "ax": axes, "legend": False}
+        sns.histplot(x=part["score"].clip(0, 1), color="C0", alpha=1, label="judge", **shape)
         if truth:
-            axes.hist(
-                part["truth"].dropna(), bins=bins, histtype="step", color="0.1",
-                linewidth=1.4, label="rule truth",
-            )  # fmt: skip
+            line: Any = {"element": "step", "fill": False, "color": "0.1", "linewidth": 1.4}
+            sns.histplot(x=part["truth"].dropna(), label="rule truth", **line, **shape)
         axes.set_title(f"{judge} (n={len(part)})")
         axes.set_xlabel("score")
     panels[0].set_ylabel("texts")
@@ -243,9 +238,8 @@ def failures(table: pd.DataFrame) -> Figure:
     for judge, look in looks(list(table["judge"].unique())).items():
         part = table[table["judge"] == judge]
         middle = (part["words_low"] + part["words_high"]) / 2
-        share = 100 * part["share"]
-        sides = [share - 100 * part["low"], 100 * part["high"] - share]
-        axes.errorbar(middle, share, yerr=sides, label=judge, capsize=3, **look)
+        ends = (100 * part[name] for name in ("share", "low", "high"))
+        curve(axes, middle, *ends, caps=3, label=judge, **look)
     axes.set(xlabel="length of the text (words, middle of quarter)", ylabel="unscored (%)")
     axes.set_ylim(bottom=0)
     figure.legend(loc="outside upper center", ncols=4)

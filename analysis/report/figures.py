@@ -18,12 +18,13 @@ import pandas as pd
 from analysis.display.figures import (
     ALONE,
     DRAWN,
-    bar,
     blank,
+    curve,
     grid,
     line,
     lines,
     looks,
+    marks_of,
     outside_legend,
     palette,
     panels_of,
@@ -110,22 +111,17 @@ def shifts(table: pd.DataFrame, base: str) -> Figure:
     heights = {arm: len(arms) - 1 - k for k, arm in enumerate(arms)}
     figure, panels = grid(len(metrics), height=1.15 + 0.28 * len(arms))
     for metric, axes in zip(metrics, panels, strict=True):
-        rows = shown[shown["metric"] == metric].to_dict("records")
-        for row in rows:
-            axes.errorbar(
-                row["diff"],
-                heights[row["arm"]],
-                xerr=bar(row["diff"], row["diff_low"], row["diff_high"]),
-                fmt=look[row["arm"]]["marker"],
-                color=look[row["arm"]]["color"],
-                capsize=3,
-            )
+        of_metric = shown[shown["metric"] == metric]
+        for arm, row in of_metric.groupby("arm"):
+            ends = row["diff"], row["diff_low"], row["diff_high"]
+            marks = marks_of(look[arm])
+            curve(axes, [heights[arm]], *ends, across=True, caps=3, linestyle="", **marks)
         axes.axvline(0, color="0.3", linewidth=1)
         axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.set_yticks(list(heights.values()), list(heights))
         axes.set_ylim(-0.6, len(arms) - 0.4)
         axes.set_title(metric)
-        axes.set_xlabel(f"difference in shift ({rows[0]['unit']})")
+        axes.set_xlabel(f"difference in shift ({of_metric['unit'].iloc[0]})")
     return figure
 
 
@@ -150,8 +146,8 @@ def failures(table: pd.DataFrame, by_length: pd.DataFrame) -> Figure:
     for judge, look in looks(list(by_length["judge"].unique())).items():
         part = by_length[by_length["judge"] == judge]
         middle = (part["words_low"] + part["words_high"]) / 2
-        half = 100 * (part["high"] - part["mean"])
-        lines.errorbar(middle, 100 * part["mean"], yerr=half, label=judge, capsize=2, **look)
+        ends = (100 * part[name] for name in ("mean", "low", "high"))
+        curve(lines, middle, *ends, caps=2, label=judge, **look)
     lines.set(xlabel="answer length (words, middle of decile)", ylabel="unscored (%)")
     lines.set_title("by length")
     lines.set_ylim(bottom=0)
@@ -202,9 +198,9 @@ def course(curves: pd.DataFrame, arms: Sequence[str], look: dict[str, dict[str, 
             steps = of_metric[of_metric["arm"] == arm].groupby("step")["mean"]
             if not len(steps):
                 continue
-            mean, colour = steps.mean(), look[arm]["color"]
-            axes.fill_between(mean.index, steps.min(), steps.max(), color=colour, alpha=0.15, lw=0)
-            axes.plot(mean.index, mean, label=arm, linewidth=1.8, markersize=4.5, **look[arm])
+            mean, ends = steps.mean(), (steps.min(), steps.max())
+            marks: Any = {"linewidth": 1.8, "markersize": 4.5, **look[arm]}
+            curve(axes, mean.index, mean, *ends, band=True, label=arm, **marks)
         axes.set_title(f"{TEXTS['scores'].get(metric, metric)} ({UNITS.get(metric, unit(metric))})")
         axes.set_xlabel("training step")
         axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))

@@ -166,8 +166,9 @@ def over_rewards(workflow: Workflow) -> Figure | None:
         part = table[table["arm"] == arm]
         rows = part["operator"].map(operators.index)
         axes.axvline(0, color="0.6", linewidth=1, zorder=0)
-        axes.hlines(rows, part["low"], part["high"], color=colour, linewidth=2)
-        axes.plot(part["value"], rows, "o", color=colour, label="seen")
+        ends = part["value"], part["low"], part["high"]
+        marks: Any = {"color": colour, "marker": "o", "linestyle": "", "label": "seen"}
+        figures.curve(axes, rows, *ends, across=True, **marks)
         axes.plot(part["planted"], rows, "D", mfc="none", color=other, label="planted")
         axes.set(
             title=plain(arm), xlabel="judge - truth per call", ylim=(-0.6, len(operators) - 0.4)
