@@ -35,8 +35,9 @@ from experiments.plan.sweep_help import text as help_text
 from study.cell import cells, exchange
 from study.cell.cells import Cell
 from study.config import override_errors as causes
-from study.config.compose import CONF, load_judge_once, opened, plain, respelled
+from study.config.compose import add_folders, load_judge_once, opened, plain, respelled
 from study.config.composer import NAME, NeedsHydra
+from study.config.presets import SHIPPED, config_dir
 from study.config.schema import GROUPS, Study, freeze, register
 from study.errors import UserError
 from study.finding import stop_at_problem
@@ -87,6 +88,17 @@ def enqueue(overrides: Sequence[str], config: DictConfig) -> None:
 
 def main() -> int:
     """Command line. Exit codes: 0 all done, 1 a cell is not done, 2 a user's error, 130 stopped."""
+    try:
+        with config_dir(sys.argv[1:]) as words:
+            sys.argv[1:] = words
+            return _main()
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def _main() -> int:
+    """`main` where `study.config.presets.folders` are what the command line says."""
     if {"-h", "--help"} & set(sys.argv[1:]):
         print(help_text("python -m experiments.sweep"))
         return 0
@@ -153,7 +165,7 @@ def refuse_lists(overrides: Sequence[str]) -> None:
         key, equals, value = text.partition("=")
         name = key.strip().lstrip("+~").partition("@")[0]
         value = value.strip().strip("\"'").strip()
-        if equals and value.startswith("[") and _is_single(name.replace("/", ".")):
+        if equals and value.startswith("[") and takes_one_value(name.replace("/", ".")):
             inner = ",".join(word.strip() for word in value.strip("[]").split(",")) or "VALUE"
             if may_hold_key(name) and name not in GROUPS:
                 value, inner = "...", "VALUE,VALUE"
@@ -167,7 +179,7 @@ def _uncomposable(words: str) -> UserError:
     return UserError(f"This command line cannot be composed: {words} {EVERY_KEY}")
 
 
-def _is_single(name: str) -> bool:
+def takes_one_value(name: str) -> bool:
     """Whether the schema has no list under ``name``; True for the groups of presets."""
     kind: Any = Study
     for word in name.split("."):
@@ -184,11 +196,12 @@ def cells_of(arguments: Sequence[str]) -> list[Cell]:
     """The cells of a sweep with these arguments; nothing is run or written.
     Raises UserError: they cannot be composed, or hold what looks like a secret."""
     before, whole = list(sys.argv), os.environ.get("HYDRA_FULL_ERROR")
-    sys.argv[1:] = arguments
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
-        collect()
-        return list(QUEUE)
+        with config_dir(arguments) as words:
+            sys.argv[1:] = words
+            collect()
+            return list(QUEUE)
     finally:
         sys.argv[:] = before
         os.environ.pop("HYDRA_FULL_ERROR")
@@ -244,7 +257,8 @@ def compose_jobs(more: Sequence[str]) -> None:
     sys.argv[1:] = [*words, *more, *(flags or ["--multirun"])]
     with _in_one_paragraph([*words, *more]):
         try:
-            hydra.main(version_base="1.3", config_path=str(CONF), config_name=NAME)(job)()
+            add_folders()
+            hydra.main(version_base="1.3", config_path=str(SHIPPED), config_name=NAME)(job)()
         except Refused as refused:
             raise refused.error from None
 

@@ -4,7 +4,8 @@
     judgedrift completion zsh > ~/.judgedrift.sh
 
 Put ``. ~/.judgedrift.sh`` into ``~/.bashrc``; for zsh into ``~/.zshrc``, after ``compinit``.
-While it completes, the shell itself looks into ``conf/`` and the folder of studies: no Python runs.
+While it completes, the shell itself looks into the folders of presets (config_dir=, ./conf and
+those that ship) and of studies: no Python runs.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from judgedrift.commands import COMMANDS, NAME, SWEEP
 from study.cli import command, option, word
 from study.config.bounds import Name
 from study.config.override_errors import keys
-from study.config.presets import CONF, preset_groups
+from study.config.presets import OWN, SHIPPED, preset_groups
 from study.declared import declared
 
 SHARED = {
     "bash": """\
     local line="${COMP_LINE:0:COMP_POINT}"
-    local token="${line##*[[:space:]]}" key value last before names runs=runs each
+    local token="${line##*[[:space:]]}" key value last before names runs=runs conf each
     local -a typed
     read -ra typed <<< "$line"
     COMPREPLY=()
@@ -40,13 +41,16 @@ SHARED = {
     fi
     key="${token%%=*}" value="${token#*=}"
     last="${value##*,}" before="${value%"${value##*,}"}"
-    for each in "${typed[@]}"; do [[ $each == runs_dir=* ]] && runs="${each#runs_dir=}"; done
-    _judgedrift_values "$key" "$runs"
+    for each in "${typed[@]}"; do
+        [[ $each == runs_dir=* ]] && runs="${each#runs_dir=}"
+        [[ $each == config_dir=* ]] && conf="${each#config_dir=}"
+    done
+    _judgedrift_values "$key" "$runs" "$conf"
     [[ $COMP_WORDBREAKS == *=* ]] || before="$key=$before"
     COMPREPLY=($(compgen -P "$before" -W "$names" -- "$last"))
 """,
     "zsh": """\
-    local token="${words[CURRENT]}" names runs=runs each
+    local token="${words[CURRENT]}" names runs=runs conf each
     if (( CURRENT == 2 )); then
         compadd -- ${=commands}
         return
@@ -56,8 +60,11 @@ SHARED = {
         compadd -S = -- ${=names}
         return
     fi
-    for each in "${words[@]}"; do [[ $each == runs_dir=* ]] && runs="${each#runs_dir=}"; done
-    _judgedrift_values "${token%%=*}" "$runs"
+    for each in "${words[@]}"; do
+        [[ $each == runs_dir=* ]] && runs="${each#runs_dir=}"
+        [[ $each == config_dir=* ]] && conf="${each#config_dir=}"
+    done
+    _judgedrift_values "${token%%=*}" "$runs" "$conf"
     compset -P '*='
     compset -P '*,'
     compadd -- ${=names}
@@ -114,17 +121,18 @@ def _keys_function(command_keys: Mapping[str, str]) -> str:
 
 def _values_function() -> str:
     """The function that sets ``names`` to what may stand behind a key."""
-    conf = shlex.quote(str(CONF))
+    shipped = shlex.quote(str(SHIPPED))
     return f"""\
 _judgedrift_values() {{
     names=
-    local conf={conf}
+    local group="$1"
+    [[ $group == judges || $group == shadow ]] && group=judge
     case "$1" in
     study) names=$(cd "$2" 2> /dev/null && ls -d */study.json 2> /dev/null | sed 's,/.*,,') ;;
     cell) names=$(cd "$2" 2> /dev/null && ls -d */*/config.yaml 2> /dev/null |
         sed 's,/config.yaml$,,; s,.*/,,') ;;
-    judges|shadow) names=$(ls "$conf/judge" | sed -n 's/\\.yaml$//p') ;;
-    *) [ -d "$conf/$1" ] && names=$(ls "$conf/$1" | sed -n 's/\\.yaml$//p') ;;
+    ?*) names=$(ls "${{3:-{OWN}}}/$group" {OWN}/"$group" {shipped}/"$group" 2> /dev/null |
+        sed -n 's/\\.yaml$//p' | sort -u) ;;
     esac
 }}"""
 

@@ -37,7 +37,7 @@ from study.config import bounds
 from study.config.bounds import Legal
 from study.config.compose import preset_names
 from study.config.marks import default_of
-from study.config.presets import nearest
+from study.config.presets import config_dir, nearest
 from study.errors import UserError
 from study.screen import unless_unread
 from study.system import stopping
@@ -240,12 +240,12 @@ class Command(Generic[T]):
         return unless_unread(functools.partial(self._run, arguments))
 
     def _run(self, arguments: Sequence[str] | None) -> int:
-        words = list(sys.argv[1:] if arguments is None else arguments)
-        if {"-h", "--help"} & set(words):
-            print(self.help())
-            return 0
         try:
-            return self.work(self.read(words))
+            with config_dir(sys.argv[1:] if arguments is None else arguments) as words:
+                if {"-h", "--help"} & set(words):
+                    print(self.help())
+                    return 0
+                return self.work(self.read(words))
         except UserError as error:
             print(error, file=sys.stderr)
             return 2

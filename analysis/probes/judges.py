@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from analysis.statistics.agreement import krippendorff_alpha, within_groups
 from analysis.statistics.bootstrap import FEWEST
 from analysis.statistics.estimate import NAN, Estimate
 from analysis.statistics.intervals import mean_interval
-from study.config.compose import CONF
+from study.config.presets import preset_file
 
 ALPHA, WITHIN = "Krippendorff alpha", "correlation within prompts"
 OTHERS = "other judges"
@@ -202,7 +201,7 @@ def _family(name: str, manifest: dict[str, Any]) -> str:
     if name in manifest["judges"]:
         preset = manifest["judges"][name]
     else:
-        path = Path(CONF) / "judge" / f"{name}.yaml"
+        path = preset_file("judge", name)
         preset = (yaml.safe_load(path.read_text()) if path.is_file() else None) or {}
     family = str(preset.get("family") or "")
     return "" if family == NO_FAMILY else family

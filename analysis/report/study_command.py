@@ -11,17 +11,16 @@ import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 from analysis.records.runs import Run
-from study.config.compose import opened, plain, preset_names, respelled
+from study.config.compose import hydra_presets, opened, plain, preset_names, respelled
 from study.config.composer import Composer
 from study.config.identity import ABSENT, identifying, left_out
 from study.config.override_errors import nothing_below_null
-from study.config.presets import CONF
+from study.config.presets import config_dir_words, preset_file
 from study.config.schema import register
 from study.errors import UserError
 from study.system.files import read_yaml
@@ -63,7 +62,7 @@ class StudyCommand:
         head = [] if self.experiment == USUAL else [f"experiment={self.experiment}"]
         swept = list(self.values.values()) if values is None else values
         arms = [f"{self.key}={','.join(swept)}"] if self.key else []
-        return f"{SWEEP} {shlex.join([*head, *self.shared, *arms, *words])}"
+        return f"{SWEEP} {shlex.join([*config_dir_words(), *head, *self.shared, *arms, *words])}"
 
 
 def command_of(runs: Sequence[Run]) -> StudyCommand | None:
@@ -243,7 +242,7 @@ def _spelled(value: object) -> str | None:
 @functools.cache
 def _experiment(name: str) -> dict[str, Any]:
     """What the file of an experiment says."""
-    return read_yaml(CONF / "experiment" / f"{name}.yaml")
+    return read_yaml(preset_file("experiment", name))
 
 
 @functools.cache
@@ -263,10 +262,8 @@ def _composed(words: tuple[str, ...]) -> dict[str, Any] | None:
 @functools.cache
 def _composer() -> Composer:
     """One for all compositions of this process."""
-    from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
 
     register()
-    is_in_sweep = GlobalHydra.instance().is_initialized()  # Hydra lets nobody initialise it twice
-    with nullcontext() if is_in_sweep else initialize_config_dir(str(CONF), version_base="1.3"):
+    with hydra_presets():
         return Composer(GlobalHydra.instance().config_loader())

@@ -17,11 +17,10 @@ from typing import Any
 
 from study.cell.exchange import folder_of
 from study.cli import StudyOptions
-from study.errors import UserError
 from study.system.files import clear_leftovers, write_text
+from study.system.installed import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
-SOURCE = ROOT / "notebooks" / "study.py"
+SOURCE = ROOT / "judgedrift" / "notebooks" / "study.py"
 PLACE = Path("report") / "study.ipynb"
 _MARK = "judgedrift"
 """Key of the notebook's metadata under which the hash of its cells stands, as they were written."""
@@ -68,16 +67,9 @@ def _hash(cells: list[Any]) -> str:
 
 
 def executed(source: Path, parameters: dict[str, Any]) -> Any:
-    """A notebook of this source tree with its outputs, and ``parameters`` in its tagged cell.
-    Raises UserError: the source is missing."""
+    """A notebook of this project with its outputs, and ``parameters`` in its tagged cell."""
     import jupytext
 
-    if not source.exists():
-        raise UserError(
-            f"The notebook {source.name} is missing. It is part of the source tree, not of an "
-            "installed package: run the command from a checkout installed with "
-            "pip install -e ."
-        )
     notebook = jupytext.read(source, fmt="py:percent")
     _execute(notebook, parameters, source.name)
     return notebook

@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from analysis.display.figures import blank, style
 from study.config import override_errors as causes
-from study.config.compose import CONF
+from study.config.compose import hydra_presets
 from study.config.schema import Scaffold, freeze, register
 from study.errors import UserError
 from study.tasks.scaffold import choose, group_share, step_share
@@ -79,12 +79,12 @@ def figure(scaffold: Scaffold, table: pd.DataFrame, criteria: int) -> Figure:
 def load_scaffold(settings: Sequence[str]) -> Scaffold:
     """The scaffold ruscarl with other settings, such as ``scaffold.x0=0.2``. Raises UserError: a
     setting that the schema does not take."""
-    from hydra import compose, initialize_config_dir
+    from hydra import compose
     from hydra.errors import HydraException
 
     register()
     try:
-        with initialize_config_dir(str(CONF), version_base="1.3"):
+        with hydra_presets():
             composed: Any = compose(overrides=["+scaffold=ruscarl", *settings])
     except (HydraException, OmegaConfBaseException) as error:
         reason = causes.reason(error, settings) or causes.own_words(error)

@@ -28,7 +28,7 @@ from experiments.sweep import cells_of
 from study.cli import command, option
 from study.config import bounds
 from study.config.bounds import Choice
-from study.config.compose import CONF, preset_names
+from study.config.compose import preset_names
 from study.errors import UserError
 from study.screen import visible
 from study.system.files import read_yaml
@@ -278,7 +278,7 @@ def _policy(place: Place) -> Lines:
         return [f"policy={preset}"]
     short = re.sub(r"[^A-Za-z0-9._-]", "-", name.rstrip("/").rpartition("/")[2]).strip(".-")
     return [
-        f"# {place.path}: {visible(name)} is no preset in {CONF.name}/policy, so qwen25-7b is taken"
+        f"# {place.path}: {visible(name)} is no preset of a policy, so qwen25-7b is taken"
         " with this model and its own chat template",
         *("policy=qwen25-7b", f"policy.path={text}", f"policy.name={short or 'model'}"),
         "policy.chat_template=null",
@@ -295,7 +295,7 @@ def _judge(place: Place) -> Lines:
     if preset := _preset("judge", str(place.value)):
         return [f"judge={preset}"]
     return [
-        f"# {place.path}: {visible(str(place.value))} is no preset in {CONF.name}/judge; type"
+        f"# {place.path}: {visible(str(place.value))} is no preset of a judge; type"
         f" judge=openai-compatible judge.endpoint.model={text} judge.endpoint.url=URL"
     ]
 

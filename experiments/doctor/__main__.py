@@ -62,6 +62,7 @@ def findings(options: Options) -> list[Finding]:
         packages.torch(here),
         machine.gpus(packages.torch_build(here)),
         packages.vllm(here, models.served_here(models_named)),
+        models.composed(options.judge[0] if options.judge else "", options.experiment),
         *lacking,
         machine.processors(),
         machine.main_memory(),

@@ -17,6 +17,7 @@ from study.config.schema import Tracking
 from study.errors import UserError
 from study.finding import Finding, note, ok, problem
 from study.sandbox import tiers
+from study.system.installed import install
 from study.system.machine import cpus, free_memory, installed_cpus, memory, usable_gpus
 from study.system.mounts import network_kind
 from study.system.secrets import redact
@@ -127,7 +128,7 @@ def store(here: dict[str, str], runs_dir: Path) -> Finding:
     """
     version = here.get("mlflow")
     if version is None:
-        return problem("MLflow", "not installed", "pip install -e ., or tracking=none")
+        return problem("MLflow", "not installed", f"{install()}, or tracking=none")
     try:
         uri = tracking_uri(Tracking(), runs_dir)
     except UserError as error:

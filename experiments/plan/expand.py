@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hydra import initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -17,7 +16,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from study.config.compose import CONF
+from study.config.compose import hydra_presets
 from study.config.composer import NAME, Composer, NeedsHydra, check_usual
 
 Enqueue = Callable[[Sequence[str], DictConfig], None]
@@ -35,7 +34,7 @@ def expand(arguments: Sequence[str], enqueue: Enqueue) -> None:
     if any(text.lstrip("+~").startswith(("-", "hydra")) for text in arguments):
         raise NeedsHydra
     HydraConfig.instance().cfg = None
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with hydra_presets():
         composer = Composer(GlobalHydra.instance().config_loader())
         for text in arguments:
             composer.read(text)

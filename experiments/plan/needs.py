@@ -17,6 +17,7 @@ from experiments.slurm.jobs import executor_of
 from study.cell.cells import Cell
 from study.errors import UserError
 from study.finding import Finding, problem
+from study.system.installed import install
 
 MOST = 10_000
 _SHARD = re.compile(r"([0-9]{1,5})/([0-9]{1,5})", re.ASCII)
@@ -89,7 +90,7 @@ def check_engine(todo: Sequence[Cell], launcher: Sequence[str] = ()) -> Iterator
         yield problem(
             "engine",
             f"sweep.engine={sweep.engine} needs {package}, which is not installed here. Type"
-            f" pip install -e .[{sweep.engine}], or leave sweep.engine out to run the cells on this"
+            f" {install(sweep.engine)}, or leave sweep.engine out to run the cells on this"
             " machine.",
         )
     if sweep.engine != "slurm":

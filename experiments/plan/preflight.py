@@ -31,7 +31,7 @@ from study.cell.cells import Cell, judges_of, models_of
 from study.cell.study_file import base, read_study
 from study.cell.verify import check_records
 from study.config import override_errors as causes
-from study.config.compose import CONF
+from study.config.compose import hydra_presets
 from study.config.identity import flatten, left_out
 from study.config.marks import under
 from study.config.presets import nearest
@@ -44,6 +44,7 @@ from study.rewards.formulas import REWARDS
 from study.rows import Row
 from study.sandbox import tiers
 from study.system import storage
+from study.system.installed import install
 from study.system.machine import usable_gpus
 from study.tasks import TASKS, checked, kind_of, nominal_mix, order_of
 from study.tasks.scaffold import check as check_scaffold
@@ -370,14 +371,14 @@ HERE_INSTEAD = "To run the cells on this machine, leave it out."
 def check_launcher(arguments: Sequence[str]) -> Iterator[Finding]:
     """Refuse a launcher, chosen by these arguments, that is not installed or does not take its
     settings."""
-    from hydra import compose, initialize_config_dir
+    from hydra import compose
     from hydra.errors import HydraException
     from hydra.utils import get_class
 
     launcher = next((text for text in arguments if text.startswith("hydra/launcher=")), "")
     name = launcher.partition("=")[2].strip()
     try:
-        with initialize_config_dir(str(CONF), version_base="1.3"):
+        with hydra_presets():
             composed = compose("sweep", overrides=list(arguments), return_hydra_config=True)
         get_class(composed.hydra.launcher._target_)
     except (HydraException, OmegaConfBaseException, ImportError) as error:
@@ -391,7 +392,7 @@ def _no_launcher(name: str, arguments: Sequence[str], error: Exception) -> str:
     if name in LAUNCHERS and not any(metadata.distributions(name=LAUNCHERS[name])):
         return (
             f"hydra/launcher={name} needs the package {LAUNCHERS[name]}, which is not installed"
-            " here. Type pip install -e '.[launchers]'."
+            f" here. Type {install('launchers')}."
         )
     if name and name not in (*LAUNCHERS, "basic"):
         near = nearest(name, LAUNCHERS)
@@ -399,6 +400,6 @@ def _no_launcher(name: str, arguments: Sequence[str], error: Exception) -> str:
         legal = ", ".join(LAUNCHERS)
         return (
             f"hydra/launcher={name} is not known.{guess} Legal are {legal}, of the extra launchers:"
-            " pip install -e '.[launchers]'."
+            f" {install('launchers')}."
         )
     return f"{' '.join(arguments)} cannot be used here ({causes.own_words(error)})."

@@ -13,7 +13,7 @@ from typing import Any
 
 from study.cli import INDENTED, WRAPPED, shown_examples
 from study.config import schema
-from study.config.compose import CONF, preset_names
+from study.config.compose import preset_names
 from study.config.marks import dataclass_of, default_of, field_types
 from study.config.schema import Study
 
@@ -66,7 +66,7 @@ def text(typed: str, examples: Sequence[str] = EXAMPLES, about: str = ABOUT) -> 
 
 
 def _groups() -> dict[str, list[str]]:
-    presets = {group: preset_names(group) for group in FIRST if (CONF / group).is_dir()}
+    presets = {group: preset_names(group) for group in FIRST}
     return {group: [name for name in names if name != "base"] for group, names in presets.items()}
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from study.errors import UserError
+from study.system.installed import install
 from study.system.secrets import redact
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def with_driver(source: str, uri: str) -> str:
             return f"{SCHEME}+{driver}{colon}{rest}"
     raise UserError(
         f"{source}={redact(uri)} needs the driver {name or DRIVERS[0]}, which is not installed"
-        " here. Type pip install -e .[postgres] on every node, and"
+        f" here. Type {install('postgres')} on every node, and"
         f" tracking.uri=postgresql://USER@HOST/DB. {OTHERWISE}"
     )
 

@@ -30,6 +30,7 @@ from study.cell.places import is_url
 from study.config.schema import Tracking
 from study.errors import UserError
 from study.system import locks
+from study.system.installed import install
 from study.system.mounts import network_kind
 from study.system.secret_names import shown_place
 from study.system.secrets import holds_credentials, redact
@@ -231,7 +232,7 @@ def artifacts_of(tracking: Tracking) -> str:
     if place.startswith("s3://") and find_spec("boto3") is None:
         raise UserError(
             f"tracking.artifacts={place} needs the package boto3, by which MLflow writes to s3 and "
-            "which is not installed here. Type pip install -e '.[remote]' on every node."
+            f"which is not installed here. Type {install('remote')} on every node."
         )
     return place.rstrip("/")
 

@@ -24,7 +24,7 @@ from typing import Any
 from study.cell import cells
 from study.cell.cells import Cell
 from study.cell.folder import CellFolder
-from study.config.compose import CONF
+from study.config.presets import preset_file, preset_names
 from study.config.schema import Study, Trainer
 from study.errors import UserError
 from study.finding import Finding, problem
@@ -100,9 +100,9 @@ def rows_per_pass(trainer: Trainer, processes: int) -> int:
     return min(trainer.micro_batch, share)
 
 
+GROUP = "accelerate"
 KINDS = ("MULTI_GPU", "FSDP", "DEEPSPEED")
 """What ``distributed_type`` may be; MULTI_GPU with ``use_cpu`` runs on CPUs."""
-SHIPPED = CONF / "accelerate"
 LAST_S = 10.0
 """How long a process may take to end in order once whoever started it is gone."""
 
@@ -136,13 +136,13 @@ def processes_of(config: Study) -> Processes:
     file = config.sweep.accelerate
     if not file:
         return Processes()
-    remedy = f"Type sweep.accelerate=FILE, such as {SHIPPED / 'fsdp.yaml'}, or leave it out."
+    remedy = "Type sweep.accelerate=FILE, or a preset such as fsdp, or leave it out."
     try:
-        settings = read_yaml(Path(file), remedy)
+        settings = read_yaml(config_file(file), remedy)
     except FileNotFoundError:
-        shipped = ", ".join(sorted(path.name for path in SHIPPED.glob("*.yaml")))
+        presets = ", ".join(preset_names(GROUP))
         raise UserError(
-            f"sweep.accelerate={file} is not a file. Shipped in {SHIPPED} are {shipped}. {remedy}"
+            f"sweep.accelerate={file} is not a file. Presets are {presets}. {remedy}"
         ) from None
     kind, count = settings.get("distributed_type"), settings.get("num_processes")
     if kind not in KINDS:
@@ -159,6 +159,14 @@ def processes_of(config: Study) -> Processes:
     if kind != "DEEPSPEED":
         stage = 0
     return Processes(count, kind, stage, settings.get("use_cpu") is True)
+
+
+def config_file(file: str) -> Path:
+    """The file that ``sweep.accelerate`` names: its path, or that of a preset, which may be typed
+    as ``fsdp`` or ``conf/accelerate/fsdp.yaml``."""
+    path = Path(file)
+    is_preset = file in (path.stem, f"conf/{GROUP}/{path.stem}.yaml")
+    return preset_file(GROUP, path.stem) if is_preset and not path.is_file() else path
 
 
 def _illegal(file: str, key: str, value: Any, legal: str, remedy: str) -> UserError:
@@ -224,7 +232,7 @@ def check_processes(todo: Sequence[Cell]) -> Iterator[Finding]:
                 "processes",
                 f"sweep.accelerate={config.sweep.accelerate} needs DeepSpeed, which cannot be "
                 "imported here. Type pip install deepspeed, or "
-                f"sweep.accelerate={SHIPPED / 'fsdp.yaml'}",
+                "sweep.accelerate=fsdp",
             )
 
 
@@ -236,7 +244,7 @@ def launch(folder: CellFolder, config: Study, threads: int) -> int:
     """
     processes = processes_of(config)
     words = [sys.executable, "-m", "accelerate.commands.launch", "--main_process_port", "0"]
-    words += ["--config_file", str(Path(config.sweep.accelerate).absolute()), "-m"]
+    words += ["--config_file", str(config_file(config.sweep.accelerate).absolute()), "-m"]
     words += [
         "experiments.train",
         f"cell={folder}",

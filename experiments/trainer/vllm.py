@@ -17,6 +17,7 @@ from judges.serving.server import get
 from study.cell.cells import Cell
 from study.config.schema import Judge, Study
 from study.finding import Finding, problem
+from study.system.installed import install
 from study.system.machine import usable_gpus
 
 
@@ -93,7 +94,7 @@ def check_installed(todo: Sequence[Cell], elsewhere: bool = False) -> Iterator[F
             "vLLM of the policy",
             f"trainer.vllm.mode={users[0].trainer.vllm.mode} has vLLM draw the policy's completions"
             f" on a GPU, but {' and '.join(lacks)}. Type the command on a machine with a GPU, after"
-            " pip install -e '.[gpu]'; or type trainer.vllm.mode=none: transformers then draws"
+            f" {install('gpu')}; or type trainer.vllm.mode=none: transformers then draws"
             " them, which is slower and makes other cells.",
         )
 

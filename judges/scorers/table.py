@@ -18,6 +18,7 @@ from typing import Any
 from study.config import bounds
 from study.config.schema import Scorer
 from study.errors import UserError
+from study.system.installed import install
 
 RULE = "1"
 """Version; raised when the same settings would give other scores."""
@@ -166,7 +167,7 @@ def check_scorer(settings: Scorer) -> None:
     if entry.distribution and not _installed(entry.distribution):
         raise UserError(
             f"judge.scorer.name={settings.name} needs {entry.distribution}, which is not installed"
-            " here. Type pip install -e '.[scorers]'"
+            f" here. Type {install('scorers')}"
         )
 
 

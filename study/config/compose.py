@@ -1,24 +1,27 @@
-"""Judges and tasks by the names of their YAML files in ``conf/``: ``load_judge("qwen3-32b")``."""
+"""Judges and tasks by the names of their presets: ``load_judge("qwen3-32b")``."""
 
 from __future__ import annotations
 
 import functools
 import typing
-from collections.abc import Sequence
-from contextlib import nullcontext
-from typing import Any
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from study.config import override_errors as causes
 from study.config.marks import dataclass_of, field_types
-from study.config.presets import CONF as CONF
-from study.config.presets import no_preset
+from study.config.presets import SHIPPED, folders, no_preset
 from study.config.presets import preset_names as preset_names
 from study.config.schema import Executor, Judge, Study, Task, Trainer, freeze, register
 from study.errors import UserError
 from study.system.secrets import refuse_config
+
+if TYPE_CHECKING:
+    from hydra.core.config_search_path import ConfigSearchPath
+    from hydra.plugins.plugin import Plugin
 
 WITHOUT = "correction.without"
 LISTS = {"judge.without": WITHOUT, WITHOUT: WITHOUT, "correction.debias": "correction.debias"}
@@ -57,26 +60,63 @@ def _composed(presets: dict[str, str], overrides: Sequence[str]) -> dict[str, ob
             raise UserError(f"{group}={name} has brackets. Type {group}={name.strip('[] ')}.")
         if name not in preset_names(group):
             raise UserError(no_preset(group, name))
-    from hydra import compose, initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
+    from hydra import compose
     from hydra.errors import HydraException
 
     if wrong := causes.unknown_key(overrides):
         raise _unfit(wrong)
     register()
     choices = [f"+{group}={name}" for group, name in presets.items()]
-    in_sweep = GlobalHydra.instance().is_initialized()  # Hydra lets nobody initialise it twice
     try:
-        with (
-            causes.nothing_below_null(overrides),
-            nullcontext() if in_sweep else initialize_config_dir(str(CONF), version_base="1.3"),
-        ):
+        with causes.nothing_below_null(overrides), hydra_presets():
             composed = compose(overrides=[*choices, *opened(overrides)])
         return plain(composed, " ".join(f"{group}={name}" for group, name in presets.items()))
     except (HydraException, OmegaConfBaseException) as problem:
         if wrong := causes.reason(problem, overrides):
             raise UserError(wrong) from problem
         raise _unfit(causes.own_words(problem, overrides)) from problem
+
+
+@contextmanager
+def hydra_presets() -> Generator[None]:
+    """Within the block Hydra composes what `study.config.presets.folders` hold; within a sweep it
+    already does."""
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+
+    if GlobalHydra.instance().is_initialized():  # Hydra lets nobody initialise it twice
+        yield
+        return
+    add_folders()
+    with initialize_config_dir(str(SHIPPED), version_base="1.3"):
+        yield
+
+
+def add_folders() -> None:
+    """Have Hydra look for presets in all of `study.config.presets.folders`, where it is told of
+    those that ship."""
+    from hydra.core.plugins import Plugins
+
+    Plugins.instance().register(_folders_plugin())
+
+
+@functools.cache
+def _folders_plugin() -> type[Plugin]:
+    from hydra.plugins.search_path_plugin import SearchPathPlugin
+
+    class Folders(SearchPathPlugin):
+        def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+            """Called by Hydra with every path that it makes, those of other programs too."""
+            if _ships(search_path):
+                for folder in folders()[:-1]:
+                    search_path.prepend("judgedrift", f"file://{folder}", "main")
+
+    return Folders
+
+
+def _ships(search_path: ConfigSearchPath) -> bool:
+    paths = [source.path.removeprefix("file://") for source in search_path.get_path()]
+    return str(SHIPPED) in paths
 
 
 def _unfit(words: str) -> UserError:

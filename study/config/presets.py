@@ -1,9 +1,15 @@
-"""The presets of ``conf/``: a folder is a group, a YAML file in it a preset."""
+"""The presets: a folder of ``conf/`` is a group, a YAML file in it a preset.
+
+`folders` says where they are looked for: in the folder that ``config_dir=`` names, in ``./conf``,
+and among those that ship. A preset is the file of the first folder that has it.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +17,17 @@ from study.config.bounds import shown
 from study.errors import UserError
 from study.system.files import read_yaml
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
+SHIPPED = (Path(__file__).resolve().parents[2] / "judgedrift" / "conf").resolve()
+"""The presets of this project: of a checkout its ``conf``, of an installation those in it."""
+OWN = Path("conf")
+"""Where a user keeps presets, in the folder in which commands are typed."""
+VARIABLE = "JUDGEDRIFT_CONFIG_DIR"
+"""Environment variable that names a folder of presets, as ``config_dir=`` does: processes that this
+one starts look there too."""
+KEY, FLAGS = "config_dir", ("--config-dir", "-cd")
+"""How a command line names that folder: ``config_dir=PATH``, or as Hydra's flag."""
+WRITTEN = ("judge", "task", "reward", "experiment")
+"""Groups of which ``judgedrift new`` writes a preset."""
 NEAREST = 3
 """Names that a message offers in place of one that is not known."""
 OTHER = "openai-compatible"
@@ -20,14 +36,72 @@ FEW = 5
 """Names that are all listed."""
 
 
+def folders() -> list[Path]:
+    """Where presets are looked for, the first first; each is absolute and there."""
+    named = os.environ.get(VARIABLE)
+    places = [*([Path(named).expanduser()] if named else []), OWN, SHIPPED]
+    return list(dict.fromkeys(place.resolve() for place in places if place.is_dir()))
+
+
+@contextmanager
+def config_dir(words: Sequence[str]) -> Generator[list[str]]:
+    """The words of a command line without those that name a folder of presets; within the block
+    `folders` begins with it, here and in the processes that are started.
+    Raises UserError: it is no folder, or named twice."""
+    named, rest = _config_dir_apart(words)
+    if not named:
+        yield rest
+        return
+    if len(named) > 1:
+        raise UserError(f"{KEY}= is given twice: {' and '.join(map(shown, named))}. Give it once.")
+    folder = Path(named[0]).expanduser()
+    if not folder.is_dir():
+        raise UserError(
+            f"{KEY}={shown(named[0])} is not a folder. Name one with a folder for each group of"
+            f" presets, such as {KEY}=presets for presets/judge/mine.yaml, or leave it out."
+        )
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = str(folder.resolve())
+    try:
+        yield rest
+    finally:
+        del os.environ[VARIABLE]
+        os.environ.update({} if before is None else {VARIABLE: before})
+
+
+def _config_dir_apart(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The folders of presets that a command line names, and its other words."""
+    named, rest = [], []
+    left = iter(words)
+    for word in left:
+        key, equals, value = word.partition("=")
+        if key not in (KEY, *FLAGS) or (key == KEY and not equals):
+            rest.append(word)
+        else:
+            named.append(value if equals else next(left, ""))
+    return named, rest
+
+
+def config_dir_words() -> list[str]:
+    """What has to be typed with a command for it to find the presets of this one."""
+    named = os.environ.get(VARIABLE)
+    return [f"{KEY}={named}"] if named else []
+
+
+def preset_file(group: str, name: str) -> Path:
+    """The file of a preset; one that is not there where no folder has it."""
+    files = [folder / group / f"{name}.yaml" for folder in folders()]
+    return next((file for file in files if file.is_file()), files[-1])
+
+
 def preset_names(group: str) -> list[str]:
     """The presets of a config group."""
-    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+    return sorted({path.stem for each in folders() for path in (each / group).glob("*.yaml")})
 
 
 def preset_groups() -> list[str]:
     """The config groups."""
-    return sorted({path.parent.name for path in CONF.glob("*/*.yaml")})
+    return sorted({path.parent.name for each in folders() for path in each.glob("*/*.yaml")})
 
 
 def nearest(word: str, words: Iterable[str], most: int = NEAREST) -> list[str]:
@@ -49,7 +123,7 @@ def read_preset(group: str, name: str) -> Mapping[str, Any]:
     Raises UserError: there is no such preset, or its file cannot be read."""
     if name not in preset_names(group):
         raise UserError(no_preset(group, name))
-    content = read_yaml(CONF / group / f"{name}.yaml")
+    content = read_yaml(preset_file(group, name))
     content.pop("defaults", None)
     return content
 
@@ -67,7 +141,7 @@ def no_preset(group: str, name: str) -> str:
     example = f" Type for example {group}={near[0]}." if near else ""
     if not near and OTHER in names:
         example = f" Type {group}={OTHER} for any other model behind an OpenAI-compatible endpoint."
-    return (
-        f"{group}={shown(name)} is not a preset. {offered}{example} Presets are the files of"
-        f" conf/{group}; for a new one, write conf/{group}/NAME.yaml."
-    )
+    own = f"For one of your own, write conf/{group}/NAME.yaml."
+    if group in WRITTEN:
+        own = f"For one of your own, conf/{group}/NAME.yaml, type: judgedrift new {group} NAME"
+    return f"{group}={shown(name)} is not a preset. {offered}{example} {own}"

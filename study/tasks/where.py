@@ -7,6 +7,7 @@ from pathlib import Path
 
 from study.config.schema import Task
 from study.errors import UserError
+from study.system.installed import IS_CHECKOUT, ROOT
 
 VARIABLE = "JUDGEDRIFT_DATA"
 FILES = {
@@ -18,10 +19,11 @@ FILES = {
 
 
 def data_folder() -> Path:
-    """The folder that ``JUDGEDRIFT_DATA`` names, else ``../shared/data`` beside the checkout."""
+    """The folder that ``JUDGEDRIFT_DATA`` names, else ``../shared/data`` beside the checkout, or
+    ``data`` in the working directory where there is none."""
     if folder := os.environ.get(VARIABLE):
         return Path(folder).expanduser()
-    return Path(__file__).resolve().parents[2].parent / "shared" / "data"
+    return ROOT.parent / "shared" / "data" if IS_CHECKOUT else Path.cwd() / "data"
 
 
 def task_path(task: Task) -> Path:

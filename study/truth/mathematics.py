@@ -165,7 +165,7 @@ class Comparer:
     def __init__(self) -> None:
         root = str(Path(__file__).resolve().parents[2])
         environment = {"PYTHONPATH": root, "PYTHONHASHSEED": "0"}
-        self.worker = Worker([sys.executable, "-m", "study.truth.equations"], environment)
+        self.worker = Worker([sys.executable, "-P", "-m", "study.truth.equations"], environment)
         self.dirty = False
 
     def call(self, comparison: Comparison) -> Result:

@@ -39,7 +39,7 @@ def test_flags_are_found_before_between_and_behind_the_words(flags, passed):
         (["--multirun", "--cfg=job"], "only one of"),
         (["--shell-completion"], "judgedrift completion bash"),
         (["--experimental-rerun", "x.pickle"], "by the same command"),
-        (["--config-dir", "/nowhere"], "Additional config directory '/nowhere' not found"),
+        (["--config-dir", "/nowhere"], "config_dir=/nowhere is not a folder"),
         (["-cn", "nothing"], "Cannot find primary config 'nothing'"),
     ],
 )

@@ -12,7 +12,7 @@ from experiments.config.__main__ import main
 from experiments.config.published import EXPERIMENTS, PRESETS, SETTINGS, SOURCES, Setting, markdown
 from experiments.sweep import cells_of
 from study.config.identity import flatten
-from study.config.presets import CONF, preset_names, read_preset
+from study.config.presets import SHIPPED, preset_names, read_preset
 from study.system.files import read_yaml
 from tests.conftest import ROOT
 
@@ -51,10 +51,10 @@ def unlike(values: dict[str, list[Any]], rows: list[Setting]) -> list[tuple[str,
 def at_full_size(name: str) -> bool:
     """Whether an experiment trains a policy of 7B parameters or more, by its defaults alone."""
     chosen: dict[str, str] = {}
-    for line in read_yaml(CONF / "experiment" / f"{name}.yaml")["defaults"]:
+    for line in read_yaml(SHIPPED / "experiment" / f"{name}.yaml")["defaults"]:
         chosen |= line
     if profile := chosen.get("override /profile"):
-        for line in read_yaml(CONF / "profile" / f"{profile}.yaml")["defaults"]:
+        for line in read_yaml(SHIPPED / "profile" / f"{profile}.yaml")["defaults"]:
             chosen |= line
     size = str(read_preset("policy", chosen["override /policy"])["size"])
     return size.endswith("B") and float(size.removesuffix("B")) >= 7

@@ -130,7 +130,7 @@ def test_what_is_not_installed_is_named(tmp_path, monkeypatch) -> None:
     with pytest.raises(UserError, match=r"sbatch, which is not on the PATH .*cluster=local"):
         stop_at_problem(check_engine(todo))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"needs submitit.* pip install -e \.\[slurm\]"):
+    with pytest.raises(UserError, match=r"needs submitit.* pip install -e '\.\[slurm\]'"):
         stop_at_problem(check_engine(todo))
 
 

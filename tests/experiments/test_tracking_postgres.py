@@ -231,6 +231,6 @@ def test_a_driver_that_is_missing_is_told_with_the_extra(tmp_path, monkeypatch) 
         postgres, "find_spec", lambda name: None if name == "psycopg2" else find_spec(name)
     )
     for uri in ("postgresql://me@host/db", "postgresql+psycopg2://h/db", "postgresql+x://h/db"):
-        with pytest.raises(UserError, match=r"pip install -e \.\[postgres\]") as caught:
+        with pytest.raises(UserError, match=r"pip install -e '\.\[postgres\]'") as caught:
             tracking_uri(Tracking(uri=uri), tmp_path)
         assert "\n" not in str(caught.value) and f"tracking.uri={uri}" in str(caught.value)

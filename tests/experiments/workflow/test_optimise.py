@@ -15,7 +15,8 @@ from experiments.workflow.prompt import Prompter
 from experiments.workflow.world import version_of
 from study.cell.folder import CellFolder
 from study.cell.records import write_part
-from study.config.compose import CONF, load_executor, load_presets
+from study.config.compose import load_executor, load_presets
+from study.config.presets import SHIPPED
 from study.config.schema import Study
 from study.errors import UserError
 from study.system.files import read_yaml
@@ -255,7 +256,7 @@ def test_the_policy_of_a_run_is_shown_both_and_its_programs_count(
     record = {"step": 1, "prompt_id": drawn.prompt_id, "outcome": "ok", "completion": "Custom"}
     kinds = {"step": "int32", **dict.fromkeys(list(record)[1:], "string")}
     write_part(folder / "rollouts" / "step-000001.parquet", [record], kinds)
-    executor = read_yaml(CONF / "executor" / "sim.yaml")
+    executor = read_yaml(SHIPPED / "executor" / "sim.yaml")
     config = {
         "study": "study",
         "world": "workflow",

@@ -2,13 +2,13 @@
 
 import dataclasses
 
-from study.config.compose import CONF
+from study.config.presets import SHIPPED
 from study.config.schema import Executor, Task, freeze
 from study.config.simulated_executor import RATES
 from study.system.files import read_yaml
 
 TASK = Task(name="workflow-mini", eval_rows=1_000_000)
-_PRESET = read_yaml(CONF / "executor" / "sim.yaml")
+_PRESET = read_yaml(SHIPPED / "executor" / "sim.yaml")
 SIM: Executor = freeze(Executor, {k: v for k, v in _PRESET.items() if k != "defaults"})
 
 
