@@ -17,9 +17,9 @@ be taken out of its scores.
 
 from __future__ import annotations
 
+from pathlib import Path
+from runpy import run_path
 from typing import TYPE_CHECKING
-
-from study.lazy import lazily
 
 if TYPE_CHECKING:
     from analysis.ledger.fitted_bias import fitted_parts
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from analysis.statistics.estimate import Estimate
     from analysis.study import Study, read_study
 
+lazily = run_path(str(Path(__file__).parents[1] / "study" / "lazy.py"))["lazily"]
+"""Read by its path, as another folder may have the name of a package that is needed here."""
 __all__ = ["Estimate", "Run", "Study", "fitted_parts", "read_study", "write_report"]
 
 _WHERE = {

@@ -10,8 +10,11 @@ the rules and the truth about each rollout. Each is loaded when it is first used
 experiments`` loads no torch.
 """
 
-from study.lazy import lazily
+from pathlib import Path
+from runpy import run_path
 
+lazily = run_path(str(Path(__file__).parents[1] / "study" / "lazy.py"))["lazily"]
+"""Read by its path, as another folder may have the name of a package that is needed here."""
 FACE = {
     "Scorer": "experiments.trainer.scorer",
     "make_trainer": "experiments.trainer.grpo",

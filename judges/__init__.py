@@ -16,15 +16,17 @@ what a simulated judge knows; a real judge needs none.
 
 from __future__ import annotations
 
+from pathlib import Path
+from runpy import run_path
 from typing import TYPE_CHECKING
-
-from study.lazy import lazily
 
 if TYPE_CHECKING:
     from judges.ask.replies import Store
     from judges.ask.session import Session
     from judges.grading import GRADINGS
 
+lazily = run_path(str(Path(__file__).parents[1] / "study" / "lazy.py"))["lazily"]
+"""Read by its path, as another folder may have the name of a package that is needed here."""
 __all__ = ["GRADINGS", "Session", "Store"]
 
 _MODULES = {

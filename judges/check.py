@@ -9,7 +9,7 @@ import dataclasses
 import sys
 from dataclasses import dataclass
 
-from judges.ask.session import Session
+from judges.ask.once import verdict_of
 from judges.endpoint import dialects
 from judges.grading.delimiters import can_escape
 from judges.grading.special_tokens import folders, special_tokens
@@ -23,8 +23,6 @@ from study.verdict import Outcome, Verdict
 
 PROMPT = "Name the capital of France in one short sentence."
 ANSWER = "The capital of France is Paris."
-OTHER_ANSWER = "I do not know."
-"""What the first answer is compared with by a grading of groups."""
 HARMLESS = Row(
     prompt_id=prompt_id(PROMPT),
     messages=({"role": "user", "content": PROMPT},),
@@ -46,15 +44,10 @@ def probe(judge: Judge, task: Task | None = None) -> Verdict:
     """One fresh verdict on a harmless question; a judge that needs one is asked a row of
     ``task``.
     Raises UserError: the judge cannot be asked: no key, no endpoint, or it serves another model."""
-    single = dataclasses.replace(judge, sampling=dataclasses.replace(judge.sampling, votes=1))
-    row, oracle = HARMLESS, None
-    if judge.needs_rows and task is not None:
-        row = tasks.kind_of(task).rows(task, "train")[0]
-        oracle = tasks.oracle(task)
-    with Session(single, None, oracle) as session:
-        session.check()
-        items = [(row, ANSWER), *[(row, OTHER_ANSWER)] * session.compares]
-        return session.ask_many(items, len(items))[0][0]
+    if not judge.needs_rows or task is None:
+        return verdict_of(judge, HARMLESS, ANSWER)
+    row = tasks.kind_of(task).rows(task, "train")[0]
+    return verdict_of(judge, row, ANSWER, tasks.oracle(task))
 
 
 def screen(judge: Judge, verdict: Verdict) -> list[tuple[str, str]]:

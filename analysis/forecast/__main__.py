@@ -9,21 +9,14 @@ score these answers, and the fit that ships says what training would make of it.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 from analysis.display.printed import show
-from analysis.forecast.display import figure, text
-from analysis.forecast.estimate import ask, forecast
-from analysis.forecast.study import SHIPPED, in_units
-from study.cell.folder import study_cells
+from analysis.forecast.display import figure
+from analysis.forecast.judges import check_named, forecast
 from study.cli import FigureOptions, command, option, preset
 from study.config.bounds import Name
-from study.config.compose import load_trainer
-from study.errors import UserError
-from study.system.files import say
 
 
 @dataclass(frozen=True)
@@ -58,49 +51,27 @@ class Options(FigureOptions):
         """As that of `FigureOptions`, where there is a study."""
         if self.study:
             super().check()
-        elif self.judges == "study" and not self.probes:
-            raise UserError(
-                "The forecast needs study= to take judges from, or presets. Type judges= with"
-                " presets, for example judges=sim-fair,sim-verbose"
-            )
+        else:
+            check_named(self.judges, self.probes)
 
 
 @command("analysis.forecast study=quickstart judges=sim-fair,sim-verbose", __doc__, Options)
 def main(options: Options) -> int:
     """Exit codes: 0 printed, 2 a user's error."""
-    probes = Path(options.probes) if options.probes else None
-    judges = "" if probes else options.judges
-    runs_dir = options.runs_dir.absolute()
-    if options.study:
-        study_dir, trainer, fit = options.folder, None, options.fit
-        base = runs_dir / options.base if options.base else None
-    else:
-        study_dir = base = runs_dir / (options.base or f"base-{options.policy}-{options.task}")
-        trainer, fit = load_trainer(options.trainer), options.fit or SHIPPED
-        if not any(folder.parts("rollouts") for folder in study_cells(study_dir)):
-            _draw(options, study_dir)
-    base_rewards = ask(study_dir, judges, base, trainer)
-    pushes = forecast(base_rewards)
-    units = in_units(base_rewards, study_dir, fit, probes)
-    return show(
-        options,
-        pushes.numbers() | units.numbers(),
-        lambda: text(pushes, units),
-        lambda: figure(pushes.pushes),
+    result = forecast(
+        judges=options.judges,
+        study=options.folder if options.study else None,
+        policy=options.policy,
+        task=options.task,
+        trainer=options.trainer,
+        base=options.base,
+        fit=options.fit,
+        probes=options.probes or None,
+        runs_dir=options.runs_dir,
     )
-
-
-def _draw(options: Options, study_dir: Path) -> None:
-    """Let the policy answer before training. Raises UserError: the sweep that does it failed."""
-    words = [
-        *("-m", "experiments.sweep", "experiment=base", f"study={study_dir.name}"),
-        *(f"policy={options.policy}", f"task={options.task}", f"trainer={options.trainer}"),
-        *(f"runs_dir={options.runs_dir}", "sweep.report=false"),
-    ]
-    typed = f"python {' '.join(words)}"
-    say(f"The policy answers before training: {typed}")
-    if subprocess.run([sys.executable, *words], check=False).returncode:
-        raise UserError(f"There are no rollouts of the policy to forecast from. Type {typed}")
+    return show(
+        options, result.numbers(), lambda: str(result), lambda: figure(result.pushes.pushes)
+    )
 
 
 if __name__ == "__main__":

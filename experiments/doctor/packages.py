@@ -10,6 +10,7 @@ from pathlib import Path
 from study.finding import Finding, note, ok, problem
 from study.system.installed import (
     DATA,
+    DISTRIBUTION,
     IS_CHECKOUT,
     ROOT,
     cpu_python,
@@ -46,7 +47,7 @@ def required(root: Path = FILES) -> list[str]:
     if text := _text(root / "pyproject.toml"):
         texts = tomllib.loads(text)["project"]["dependencies"]
     else:
-        texts = metadata.requires("judgedrift") or []
+        texts = metadata.requires(DISTRIBUTION) or []
     return [match[0] for text in texts if (match := _NAME.match(text)) and not _MARKED.search(text)]
 
 

