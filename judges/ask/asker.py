@@ -83,6 +83,20 @@ def check_endpoint(model: Model) -> None:
     asyncio.run(check())
 
 
+def served_models(model: Model) -> list[str] | None:
+    """The models that an endpoint lists, without an event loop; None where it has no list.
+    Raises UserError: as `Asker.models`."""
+
+    async def models() -> list[str] | None:
+        asker = Asker(model, None)
+        try:
+            return await asker.models()
+        finally:
+            await asker.close()
+
+    return asyncio.run(models())
+
+
 class Asker:
     """One model as one event loop asks it.
 
@@ -199,15 +213,15 @@ class Asker:
             f" name{see} and rerun the command to resume.",
         )
 
-    async def check(self) -> None:
-        """Check that this model can be asked.
-        Raises UserError: the key variable is missing, or the endpoint does not answer, does not
-        accept the key, or serves other models."""
+    async def models(self) -> list[str] | None:
+        """The models that the endpoint lists; None where it has no list.
+        Raises UserError: the key variable is missing, or the endpoint does not answer or does not
+        accept the key."""
         model, role = self.model, self.model.role
         endpoint, name = model.endpoint, model.endpoint.api_key_env
         check_key(endpoint, f"{role.capitalize()} {model.name or endpoint.model!r}")
         try:
-            served = await list_models(self.channel)
+            return await list_models(self.channel)
         except EndpointRefused as refusal:
             key = f"the key in the environment variable {name}" if name else "a request without key"
             raise refusal.saying(
@@ -226,6 +240,12 @@ class Asker:
                 f"The {role}'s endpoint {endpoint.url} does not answer ({why}). {start}, or type"
                 f" its address: {role}.endpoint.url=URL"
             ) from None
+
+    async def check(self) -> None:
+        """Check that this model can be asked.
+        Raises UserError: as `models`, or the endpoint serves other models."""
+        served = await self.models()
+        model, role, endpoint = self.model, self.model.role, self.model.endpoint
         model_name = endpoint.model or (model.name if model.computed else "")
         binding = dialect_of(model).lists_models
         if binding and served is not None and model_name not in served:

@@ -1,4 +1,5 @@
-"""A number from 0 to 100, asked for as ``[[score]]`` and divided by 100."""
+"""A number from 0 to 100, asked for as ``[[score]]`` and divided by 100; or one in a form that the
+judge has of its own, such as ``Score: 7/10``."""
 
 from __future__ import annotations
 
@@ -6,13 +7,15 @@ import hashlib
 import re
 from collections.abc import Sequence
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from judges.endpoint.dialects import Body
 from judges.grading import base
 from judges.grading.base import NOTHING
 from judges.grading.delimiters import delimit
+from judges.grading.own_form import OwnForm, own_form
 from study.config import bounds
+from study.errors import UserError
 from study.rows import Row
 from study.verdict import Outcome, Parsed, Reply, Request
 
@@ -28,8 +31,10 @@ class Likert(base.OneRequest):
     for its rows; ``reference`` hidden | shown, whether the judge sees ``row.reference``;
     ``rubric`` shown | hidden, whether it sees ``row.criteria``; ``ensemble``, a list of further
     prompts that each answer is judged by as well, where the score is the mean over all of them;
-    ``structured`` false | true, forces the number alone, in steps of `STEP`.
-    Raises UserError: an unknown option or prompt."""
+    ``structured`` false | true, forces the number alone, in steps of `STEP`; ``form``, how the
+    judge writes its score whatever it is asked for, as in `judges.grading.own_form`, and
+    ``highest``, the number that is the score 1 there.
+    Raises UserError: an unknown option or prompt, or a form that is none."""
 
     name = "likert"
     choices: ClassVar = {
@@ -37,12 +42,29 @@ class Likert(base.OneRequest):
         "rubric": ("shown", "hidden"),
         "structured": (False, True),
     }
-    option_names = ("prompt", "prompts", "ensemble")
-    needed = ("{prompt}", "{answer}", MARKER)
+    option_names = ("prompt", "prompts", "ensemble", "form", "highest")
+    needed = ("{prompt}", "{answer}")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _ = self._ensemble
+        _ = self._form
+
+    def load_prompt(self, family: str, prompt: Any, option: str = "prompt") -> str:
+        """As of any grading; it asks for a ``[[score]]`` where the judge has no form of its own."""
+        template = super().load_prompt(family, prompt, option)
+        if MARKER not in template and self._form is None:
+            raise UserError(
+                f"The prompt {prompt} of the grading {family} does not hold {MARKER}. It needs"
+                f" {', '.join((*self.needed, MARKER))}; judges/prompts/{family}-*.txt show where to"
+                " put them. A judge that writes its score in another form needs"
+                " judge.grading.options.form."
+            )
+        return template
+
+    @cached_property
+    def _form(self) -> OwnForm | None:
+        return own_form(self.options.get("form"), self.options.get("highest"))
 
     @cached_property
     def _ensemble(self) -> list[str]:
@@ -78,12 +100,15 @@ class Likert(base.OneRequest):
 
     def body(self, request: Request = NOTHING) -> Body:
         """The form of a reply, where it is forced."""
-        if not self.chosen["structured"]:
+        if not self.chosen["structured"] or self._form is not None:
             return {}
         return {"structured_outputs": {"choice": [f"[[{n}]]" for n in range(0, 101, STEP)]}}
 
     def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
-        """The one ``[[number]]``; the same number may stand there more than once."""
+        """The one ``[[number]]``, or number in the judge's own form; the same number may stand
+        there more than once."""
+        if self._form is not None:
+            return self._form.parse(reply)
         return base.score_in_brackets(reply, _score, "a [[score]], a number from 0 to 100")
 
 

@@ -143,5 +143,5 @@ def no_preset(group: str, name: str) -> str:
         example = f" Type {group}={OTHER} for any other model behind an OpenAI-compatible endpoint."
     own = f"For one of your own, write conf/{group}/NAME.yaml."
     if group in WRITTEN:
-        own = f"For one of your own, conf/{group}/NAME.yaml, type: judgedrift new {group} NAME"
+        own = f"For one of your own, conf/{group}/NAME.yaml, type judgedrift new {group} NAME."
     return f"{group}={shown(name)} is not a preset. {offered}{example} {own}"

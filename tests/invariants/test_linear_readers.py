@@ -25,6 +25,7 @@ from experiments.workflow.operators.sc_ensemble import vote
 from experiments.workflow.program import Refused
 from judges import parse
 from judges.grading import GRADINGS, delimiters
+from judges.grading.own_form import guessed
 from judges.grading.vocabulary import largest_number, read_labels
 from judges.probes import model, slots
 from judges.probes.rewriters import edits
@@ -100,8 +101,8 @@ def rubric(vocabulary: str) -> Callable[[str], object]:
     return read
 
 
-def graded(name: str) -> Callable[[str], object]:
-    grading = GRADINGS[name]({})
+def graded(name: str, **options: str) -> Callable[[str], object]:
+    grading = GRADINGS[name](dict(options))
     return lambda text: grading.parse(Reply(text), PAIR)
 
 
@@ -249,6 +250,8 @@ READERS: dict[str, Callable[[str], object]] = {
     "IFEval": get_loose_transformations,
     **{f"vocabulary {name}": rubric(name) for name in ("bool", "met")},
     **{f"grading {name}": graded(name) for name in ("likert", "listwise")},
+    "grading by a form of its own": graded("likert", form="Score: {score}/10"),
+    "guessed forms of a score": guessed,
     **{f"edit {name}": EDITS[name].rewrite for name in ("yshort", "yverbose", "ystructured")},
 }
 
