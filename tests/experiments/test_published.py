@@ -107,7 +107,7 @@ def test_the_page_has_the_table_and_the_command_prints_it(capsys):
     assert capsys.readouterr().out == markdown()
     assert main(["published=mixed-full"]) == 0
     printed = capsys.readouterr().out
-    assert "| `judge.name` | gpt-oss-120b | judge-readme | qwen3-32b |" in printed
+    assert "| `judge.name` | gpt-oss-120b | judge-readme | the same |" in printed
     assert "scaffold.x0" not in printed and "RuscaRL" not in printed
     for words in ([], ["published=all", "import=training.yaml"], ["published=mixed"]):
         assert main(words) == 2
