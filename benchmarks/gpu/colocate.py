@@ -1,0 +1,179 @@
+"""Trains a policy whose completions vLLM draws in its own process, and shows that its weights
+arrive there.
+
+    python -m benchmarks.gpu.colocate                                # random weights, on a GPU
+    python -m benchmarks.gpu.colocate policy.path=FOLDER trainer.steps=3
+
+Words are settings of a sweep; with runs_dir= the cell stays. After the last step greedy tokens of vLLM are those of the policy by
+transformers; a changed weight changes both alike, and the weight's return brings the first back.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.models import make_model
+from experiments.sweep import cells_of
+from experiments.train import run_cell
+from study.cell.cells import save_cell
+from study.cell.parts import read_all
+from study.cell.records import read_metrics
+
+SETTINGS = (
+    *("study=gpu", "seed=0", "tracking=none", "judge=sim-fair", "task=instruct-mini"),
+    "trainer=small-real",
+    *("policy=smollm2-135m-instruct", "policy.dtype=bfloat16", "trainer.vllm.mode=colocate"),
+    *("trainer.steps=3", "trainer.max_completion_length=32", "trainer.learning_rate=0.001"),
+)
+ROLLOUTS = 24
+GREEDY_TOKENS = 16
+RATIO = (0.8, 1.25)
+"""What the mean of how much likelier the policy finds vLLM's tokens than vLLM may be."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What a training with vLLM came to.
+
+    Attributes:
+        ratios: mean of policy's over vLLM's probability of the tokens, by step.
+        same: greedy tokens of vLLM and transformers that agree, as a share, before the change.
+        moved: vLLM's greedy tokens that the changed weight changed, as a share.
+        same_after: as ``same``, under the changed weight.
+        returned: vLLM's tokens that came back with the weight, as a share.
+        rollouts: records of the cell.
+    """
+
+    ratios: list[float]
+    same: float
+    moved: float
+    same_after: float
+    returned: float
+    rollouts: int
+
+    def check(self, exact: bool) -> None:
+        """Raise AssertionError where something did not arrive, with ``exact`` where any greedy
+        token differs between the engines."""
+        assert self.rollouts == ROLLOUTS, f"{self.rollouts} records of {ROLLOUTS} rollouts"
+        for ratio in self.ratios:
+            assert RATIO[0] < ratio < RATIO[1], f"policy to vLLM: {ratio}"
+        assert self.moved > 0, "a changed weight did not reach vLLM"
+        assert self.returned > 1 - self.moved / 2, "the weight's return did not reach vLLM"
+        if exact:
+            assert (self.same, self.same_after, self.returned) == (1, 1, 1), self
+
+
+def shared(first: Sequence[Sequence[int]], second: Sequence[Sequence[int]]) -> float:
+    """The share of tokens that stand at the same place in both."""
+    pairs = [
+        pair
+        for one, other in zip(first, second, strict=True)
+        for pair in zip(one, other, strict=True)
+    ]
+    return sum(a == b for a, b in pairs) / len(pairs)
+
+
+def by_vllm(trainer: Any, prompts: list[list[int]]) -> list[list[int]]:
+    """Greedy tokens of the trainer's engine, after the policy's weights were sent to it."""
+    from vllm import SamplingParams  # ty: ignore[unresolved-import]
+
+    trainer.vllm_generation.sync_weights()
+    greedy = SamplingParams(temperature=0.0, max_tokens=GREEDY_TOKENS, ignore_eos=True)
+    inputs = [{"prompt_token_ids": ids} for ids in prompts]
+    outputs = trainer.vllm_generation.llm.generate(inputs, greedy, use_tqdm=False)
+    return [list(output.outputs[0].token_ids) for output in outputs]
+
+
+def by_transformers(trainer: Any, prompts: list[list[int]]) -> list[list[int]]:
+    """Greedy tokens of the policy itself."""
+    import torch
+
+    policy = trainer.accelerator.unwrap_model(trainer.model)
+    was_training = policy.training
+    policy.eval()
+    completions = []
+    with torch.no_grad():
+        for prompt in prompts:
+            ids = torch.tensor([prompt], device=policy.device)
+            for _ in range(GREEDY_TOKENS):
+                ids = torch.cat([ids, policy(ids).logits[:, -1:].argmax(-1)], dim=1)
+            completions.append(ids[0, len(prompt) :].tolist())
+    policy.train(was_training)
+    return completions
+
+
+def weights_arrive(trainer: Any, texts: Sequence[str]) -> tuple[float, float, float, float]:
+    """(same, moved, same after, returned) of `Proof`; the policy is left as it was."""
+    import torch
+
+    prompts = [trainer.processing_class(text)["input_ids"] for text in texts]
+    weights = [w for name, w in trainer.model.named_parameters() if "lora_B" in name]
+    before, expected = by_vllm(trainer, prompts), by_transformers(trainer, prompts)
+    kept = [weight.detach().clone() for weight in weights]
+    draw = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in weights:
+            weight.add_(0.1 * torch.randn(weight.shape, generator=draw).to(weight))
+    after, changed = by_vllm(trainer, prompts), by_transformers(trainer, prompts)
+    with torch.no_grad():
+        for weight, value in zip(weights, kept, strict=True):
+            weight.copy_(value)
+    again = by_vllm(trainer, prompts)
+    return (
+        shared(before, expected),
+        1 - shared(before, after),
+        shared(after, changed),
+        shared(before, again),
+    )
+
+
+def prove(words: Sequence[str], runs_dir: Path) -> Proof:
+    """Train the one cell that ``SETTINGS`` and ``words`` make in this process, and see what came of
+    it. Raises AssertionError: the training failed."""
+    from experiments.trainer.grpo import RecordingTrainer
+
+    (cell,) = cells_of([*SETTINGS, f"runs_dir={runs_dir}", *words])
+    save_cell(cell)
+    arrived = []
+    learn = RecordingTrainer.learn
+
+    def learn_and_look(trainer: Any, checkpoint: Path | None) -> None:
+        learn(trainer, checkpoint)
+        arrived.append(weights_arrive(trainer, ["The capital of France is", "One, two, three,"]))
+
+    RecordingTrainer.learn = learn_and_look  # ty: ignore[invalid-assignment]
+    try:
+        assert run_cell(cell.folder) == 0, (cell.folder / "status.json").read_text()
+    finally:
+        RecordingTrainer.learn = learn
+    lines, _ = read_metrics(cell.folder.path)
+    assert all(line["metrics"]["policy/grad_norm"] for line in lines), "a step changed nothing"
+    ratios = [line["metrics"]["policy/vllm_ratio"] or 0.0 for line in lines]
+    rows = [row for _, table in read_all(cell.folder / "rollouts") for row in table.to_pylist()]
+    assert all(row["logprob_sum"] < 0 and row["reward"] is not None for row in rows)
+    return Proof(ratios, *arrived[0], len(rows))
+
+
+def main() -> None:
+    """Print what came of it; AssertionError where weights do not arrive."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = sys.argv[1:]
+        if not any(word.startswith("policy.path=") for word in words):
+            words = [f"policy.path={make_model(Path(folder) / 'policy', '0.5B')}", *words]
+        proof = prove(words, Path(folder) / "runs")
+    print("policy to vLLM by step: " + " ".join(f"{ratio:.3f}" for ratio in proof.ratios))
+    print(
+        f"greedy tokens alike in both engines {proof.same:.0%}, a changed weight changed"
+        f" {proof.moved:.0%}, alike then {proof.same_after:.0%}, back again {proof.returned:.0%}"
+    )
+    print(f"{proof.rollouts} rollouts recorded")
+    proof.check(exact="policy.dtype=float32" in words)
+
+
+if __name__ == "__main__":
+    main()
