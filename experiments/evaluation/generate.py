@@ -14,15 +14,18 @@ from typing import Any, TypedDict
 
 import numpy as np
 
+from experiments.evaluation import vllm_engine
 from experiments.evaluation.options import PLAYED, VERIFIED, Options
 from experiments.policies.load import (
     TINY,
     adapted,
     cache_of,
+    dtype_of,
     first_path,
     is_warmed,
     label_of,
-    read_model,
+    read_tokenizer,
+    read_weights,
     same_model,
     template_file,
     trained_policy,
@@ -55,11 +58,13 @@ Turns = Mapping[str, Sequence[dict[str, str]]]
 """Text of a prompt -> its chat turns."""
 FILES = ("responses", "predictions")
 SOURCES = (*FILES, "run", "model", "adapter", "endpoint")
+LOCAL = ("checkpoint", "engine", "tensor_parallel", "gpu_memory", "batch", "dtype", "chat_template")
+REMOTE = ("api_key_env", "concurrency", "timeout_s")
 GENERATION = (
     *("responses_out", "limit", "temperature", "top_p", "top_k", "max_tokens", "thinking"),
-    *("checkpoint", "batch", "dtype", "chat_template", "api_key_env", "concurrency", "timeout_s"),
+    *LOCAL,
+    *REMOTE,
 )
-REMOTE = ("api_key_env", "concurrency", "timeout_s")
 MEANINGLESS = {
     frozenset({"responses"}): GENERATION,
     frozenset({"predictions"}): tuple(name for name in GENERATION if name != "limit"),
@@ -67,9 +72,15 @@ MEANINGLESS = {
     frozenset({"model"}): (*REMOTE, "checkpoint"),
     frozenset({"adapter"}): (*REMOTE, "checkpoint"),
     frozenset({"model", "adapter"}): (*REMOTE, "checkpoint"),
-    frozenset({"endpoint", "model"}): ("batch", "dtype", "chat_template", "checkpoint"),
+    frozenset({"endpoint", "model"}): LOCAL,
 }
 """Options that name where answers come from -> those that have no meaning with them."""
+OF_ENGINE = {"vllm": ("batch",), "transformers": ("tensor_parallel", "gpu_memory")}
+"""Engine -> options that have no meaning with it."""
+REMEDY = (
+    "Give a folder that has config.json, the weights and the tokenizer, or a hub id that this"
+    " machine can download."
+)
 
 
 @dataclass(frozen=True)
@@ -103,6 +114,10 @@ def source_of(options: Options) -> Source | None:
         return None
     if options.endpoint is not None:
         return _endpoint(options, options.endpoint, str(options.model))
+    if wrong := [key for key in OF_ENGINE[options.engine] if key in options.given]:
+        raise UserError(f"{wrong[0]} has no meaning with engine={options.engine}.")
+    if options.engine == "vllm":
+        vllm_engine.refuse_missing(options.tensor_parallel)
     if options.run is None:
         return _folder(options, options.model, options.adapter)
     if options.checkpoint == 0:
@@ -158,6 +173,8 @@ def _folder(options: Options, model: str | None, adapter: Path | None) -> Source
     path, template = str(model), None
     label = label_of(path, adapter)
     settings = _decoding(options) | {"dtype": options.dtype or "auto"}
+    if options.engine == "vllm":  # the same seeds draw other tokens there
+        settings["engine"] = "vllm"
     if file := options.chat_template:
         try:
             template = file.read_text(encoding="utf-8")
@@ -166,7 +183,8 @@ def _folder(options: Options, model: str | None, adapter: Path | None) -> Source
         settings["chat_template_sha256"] = hashlib.sha256(template.encode()).hexdigest()
 
     def answer(turns: Turns, keep: Keep) -> None:
-        answer_all(path, adapter, turns, keep, options, template)
+        by = answer_by_vllm if options.engine == "vllm" else answer_all
+        by(path, adapter, turns, keep, options, template)
 
     def tokenizer() -> Any:
         from transformers import AutoTokenizer
@@ -256,17 +274,11 @@ def answer_all(
     ``template`` is Jinja text in place of the chat template that model or adapter brings."""
     from experiments.trainer.generate import Sampling, completions, merged
 
-    model, tokenizer = _load(path, adapter, options.dtype, template)
-    extra = {} if options.thinking is None else {"enable_thinking": options.thinking}
-    texts = {
-        prompt: tokenizer.apply_chat_template(
-            list(messages), add_generation_prompt=True, tokenize=False, **extra
-        )
-        for prompt, messages in turns.items()
-    }
-    ends = model.generation_config.eos_token_id
-    ends = {tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])} - {None}
-    context = getattr(model.config, "max_position_embeddings", None) or 1 << 30
+    tokenizer = _tokenizer(path, adapter, template)
+    model = _load(path, adapter, options.dtype)
+    texts = _texts(tokenizer, turns, options.thinking)
+    ends = _ends(tokenizer, model.generation_config)
+    context = _context(model.config)
     order = sorted(texts, key=lambda prompt: len(texts[prompt]))  # alike in length, less padding
     with merged(model) as policy:
         for start in range(0, len(order), options.batch):
@@ -276,12 +288,12 @@ def answer_all(
             room = min(options.max_tokens, context - max(map(len, batch_ids)))
             if room < 1:
                 for prompt in batch:
-                    keep(failed(prompt, f"the prompt does not fit the context of {context} tokens"))
+                    keep(_too_long(prompt, context))
                 continue
             # in place of the model's own settings, whose penalties would decode behind our back
             sampling = Sampling(
                 room,
-                tuple(sorted(ends)),
+                ends,
                 temperature=options.temperature,
                 top_p=options.top_p,
                 top_k=options.top_k,
@@ -290,47 +302,132 @@ def answer_all(
             draws_B_L = np.stack([_draws(options.seed, prompt, room) for prompt in batch])
             ids_B = completions(policy, batch_ids, sampling, tokenizer.pad_token_id, draws_B_L)
             for prompt, ids in zip(batch, ids_B, strict=True):
-                stopped = ids[-1] in ends
-                text = tokenizer.decode(ids[:-1] if stopped else ids, skip_special_tokens=True)
-                keep(
-                    {
-                        "prompt": prompt,
-                        "response": opened(texts[prompt]) + text,
-                        "stop": "stop" if stopped else "length",
-                        "tokens": len(ids),
-                    }
-                )
+                keep(_generated(prompt, texts[prompt], ids, ends, tokenizer))
             print(f"{min(start + options.batch, len(order))}/{len(order)} generated", flush=True)
 
 
+def answer_by_vllm(
+    path: str,
+    adapter: Path | None,
+    turns: Turns,
+    keep: Keep,
+    options: Options,
+    template: str | None,
+) -> None:
+    """As `answer_all`, by an engine of vLLM, which draws all prompts at once; the likeliest tokens
+    are the same. Raises UserError too where vLLM does not take the model or the adapter."""
+    from transformers import AutoConfig, GenerationConfig
+
+    tokenizer = _tokenizer(path, adapter, template)
+    texts = _texts(tokenizer, turns, options.thinking)
+    config = AutoConfig.from_pretrained(path)
+    try:
+        generation = GenerationConfig.from_pretrained(path)
+    except OSError:
+        generation = GenerationConfig.from_model_config(config)
+    ends, context = _ends(tokenizer, generation), _context(config)
+    requests = {}
+    for prompt, text in texts.items():
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        room = min(options.max_tokens, context - len(ids))
+        if room < 1:
+            keep(_too_long(prompt, context))
+            continue
+        seed = int.from_bytes(_key(options.seed, prompt)[:7], "little")
+        requests[prompt] = vllm_engine.Request(ids, room, seed)
+    if not requests:
+        return
+    dtype = options.dtype or _usual_dtype()
+    dtype_of(dtype)
+    place = vllm_engine.Place(path, dtype, options.gpu_memory, options.tensor_parallel)
+    sampling = vllm_engine.Sampling(options.temperature, options.top_p, options.top_k, ends)
+    by_number = {str(number): prompt for number, prompt in enumerate(requests)}
+    numbered = dict(zip(by_number, requests.values(), strict=True))
+    answers = vllm_engine.answers(place, adapter, sampling, numbered)
+    for done, (number, ids) in enumerate(answers, start=1):
+        prompt = by_number[number]
+        keep(_generated(prompt, texts[prompt], ids, ends, tokenizer))
+        if done % 100 == 0 or done == len(requests):
+            print(f"{done}/{len(requests)} generated", flush=True)
+
+
+def _texts(tokenizer: Any, turns: Turns, thinking: bool | None) -> dict[str, str]:
+    """Prompt -> its turns as the chat template writes them."""
+    extra = {} if thinking is None else {"enable_thinking": thinking}
+    return {
+        prompt: tokenizer.apply_chat_template(
+            list(messages), add_generation_prompt=True, tokenize=False, **extra
+        )
+        for prompt, messages in turns.items()
+    }
+
+
+def _ends(tokenizer: Any, generation: Any) -> tuple[int, ...]:
+    """Ids of the tokens that end an answer, by tokenizer and generation config."""
+    ends = generation.eos_token_id
+    several = {tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])}
+    return tuple(sorted(several - {None}))
+
+
+def _context(config: Any) -> int:
+    """Tokens that prompt and answer may have together."""
+    return getattr(config, "max_position_embeddings", None) or 1 << 30
+
+
+def _too_long(prompt: str, context: int) -> Row:
+    return failed(prompt, f"the prompt does not fit the context of {context} tokens")
+
+
+def _generated(
+    prompt: str, text: str, ids: Sequence[int], ends: Sequence[int], tokenizer: Any
+) -> Row:
+    """The response of which these are the tokens, to what the chat template wrote."""
+    stopped = ids[-1] in ends
+    response = tokenizer.decode(ids[:-1] if stopped else ids, skip_special_tokens=True)
+    return {
+        "prompt": prompt,
+        "response": opened(text) + response,
+        "stop": "stop" if stopped else "length",
+        "tokens": len(ids),
+    }
+
+
+def _key(seed: int, prompt: str) -> bytes:
+    """16 bytes that decide the tokens of a prompt's answer, whatever else is asked."""
+    return hashlib.blake2b(f"{seed} {prompt}".encode(), digest_size=16).digest()
+
+
 def _draws(seed: int, prompt: str, length: int) -> np.ndarray:
-    """Numbers in [0, 1) that decide the tokens of a prompt's answer, whatever else is asked."""
-    digest = hashlib.blake2b(f"{seed} {prompt}".encode(), digest_size=16).digest()
-    key = np.frombuffer(digest, dtype=np.uint64)
+    """Numbers in [0, 1), one for each token of a prompt's answer."""
+    key = np.frombuffer(_key(seed, prompt), dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key)).random(length)
 
 
-def _load(
-    path: str, adapter: Path | None, dtype: str | None, template: str | None
-) -> tuple[Any, Any]:
-    """(model in evaluation mode on its device, tokenizer with the template it was trained with)."""
+def _usual_dtype() -> str:
+    """The dtype of weights where none is given."""
     import torch
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    dtype = dtype or ("bfloat16" if device == "cuda" else "float32")
-    model, tokenizer = read_model(
-        path,
-        dtype,
-        "Give a folder that has config.json, the weights and the tokenizer, or a hub id that this"
-        " machine can download.",
-        _words_of(path, adapter),
-    )
-    if adapter is not None:
-        model = adapted(model, adapter, path)
+    return "bfloat16" if torch.cuda.is_available() else "float32"
+
+
+def _tokenizer(path: str, adapter: Path | None, template: str | None) -> Any:
+    """The tokenizer with the template that the model was trained with; a UserError where it has
+    none."""
+    tokenizer = read_tokenizer(_words_of(path, adapter), path, REMEDY)
     if template is not None:
         tokenizer.chat_template = template
     if not tokenizer.chat_template:
         raise UserError(f"{path} has no chat template, so it cannot be prompted as in training.")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    return model.to(device).eval(), tokenizer
+    return tokenizer
+
+
+def _load(path: str, adapter: Path | None, dtype: str | None) -> Any:
+    """The model in evaluation mode on its device."""
+    import torch
+
+    model = read_weights(path, dtype or _usual_dtype(), REMEDY)
+    if adapter is not None:
+        model = adapted(model, adapter, path)
+    return model.to("cuda" if torch.cuda.is_available() else "cpu").eval()

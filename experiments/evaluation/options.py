@@ -101,6 +101,17 @@ class Options:
     max_tokens: int = option("longest answer, in tokens", 1280, Number(low=1))
     thinking: bool | None = option("switch the thinking of the chat template on or off")
     checkpoint: int | None = option("step of the run's checkpoint", legal=Number(low=0))
+    engine: str = option(
+        "what computes the answers on this machine; vllm is faster and wants a GPU",
+        "transformers",
+        Choice(("transformers", "vllm")),
+    )
+    tensor_parallel: int = option(
+        "GPUs that share one copy of the model, with engine=vllm", 1, Number(low=1, high=1024)
+    )
+    gpu_memory: float = option(
+        "share of each GPU for weights and cache, with engine=vllm", 0.9, Number(above=0, high=1)
+    )
     batch: int = option("prompts answered at once", 8, Number(low=1))
     dtype: str | None = option("number format of the model's weights")
     chat_template: Path | None = option("file of a chat template in place of the model's own")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -158,20 +160,48 @@ def read_model(
         tokenizer: its folder, where that is another one.
         keys: how the keys begin that errors name, such as ``policy.``.
     """
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    dtype_of(dtype, keys)
+    words = read_tokenizer(tokenizer or path, path, remedy, keys)  # first: it is small
+    return read_weights(path, dtype, remedy, keys), words
+
+
+def read_weights(path: str, dtype: str, remedy: str, keys: str = "") -> Any:
+    """The model at ``path``; arguments as of `read_model`."""
+    from transformers import AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
-    torch_dtype = getattr(torch, dtype, None)
-    if not isinstance(torch_dtype, torch.dtype):
+    torch_dtype = dtype_of(dtype, keys)
+    with _no_model(path, remedy, keys):
+        return AutoModelForCausalLM.from_pretrained(path, dtype=torch_dtype)
+
+
+def read_tokenizer(folder: str, path: str, remedy: str, keys: str = "") -> Any:
+    """The tokenizer in ``folder``, of the model at ``path``; arguments as of `read_model`."""
+    from transformers import AutoTokenizer
+
+    with _no_model(path, remedy, keys):
+        return AutoTokenizer.from_pretrained(folder)
+
+
+def dtype_of(name: str, keys: str = "") -> Any:
+    """The dtype that torch calls so; a UserError where there is none."""
+    import torch
+
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
         raise UserError(
-            f"{keys}dtype={dtype} is not a dtype of torch."
+            f"{keys}dtype={name} is not a dtype of torch."
             f" Type {keys}dtype=float32 or {keys}dtype=bfloat16."
         )
+    return dtype
+
+
+@contextmanager
+def _no_model(path: str, remedy: str, keys: str) -> Generator[None, None, None]:
+    """Says in a UserError that there is no model, and what to type."""
     try:
-        words = AutoTokenizer.from_pretrained(tokenizer or path)  # first: it is small
-        return AutoModelForCausalLM.from_pretrained(path, dtype=torch_dtype), words
+        yield
     except (OSError, ValueError) as error:
         place = f"{keys}path=" if keys else ""
         raise UserError(
