@@ -4,8 +4,9 @@ arrive there.
     python -m benchmarks.gpu.colocate                                # random weights, on a GPU
     python -m benchmarks.gpu.colocate policy.path=FOLDER trainer.steps=3
 
-Words are settings of a sweep; with runs_dir= the cell stays. After the last step greedy tokens of vLLM are those of the policy by
-transformers; a changed weight changes both alike, and the weight's return brings the first back.
+Words are settings of a sweep; with runs_dir= the cell stays. After the last step greedy tokens of
+vLLM are those of the policy by transformers; a changed weight changes both alike, and the weight's
+return brings the first back.
 """
 
 from __future__ import annotations
