@@ -22,8 +22,10 @@ from study.truth.item import Item
 from study.truth.score import columns
 from study.truth.votes import ballot
 
-PASS_AT = (5, 10)
-MAJORITY_AT = 8
+PASS_AT = (5, 10, 50, 100)
+PASSED = ("code", "math")
+"""Domains whose answers are right or wrong by execution or by value, so that one of k can pass."""
+MAJORITY_AT = (8, 16, 32, 64)
 THRESHOLD = 0.5
 """Score of a judge from which it calls an answer right."""
 
@@ -93,8 +95,8 @@ class Measured:
 def measure(graded: Sequence[Answer], dataset: str, domain: str, method: str | None) -> Measured:
     """The metrics of the answers to one set; accuracy is NaN where none was graded.
 
-    ``pass@k`` is there for code where each row has k graded samples, ``maj@8`` for other sets where
-    each has 8; of the method sc also the vote of all samples that every row has.
+    ``pass@k`` is there for code and mathematics where each row has k graded samples, ``maj@k`` for
+    all but code where each has k; of the method sc also the vote of all samples that every row has.
     """
     rows = by_row(graded)
     least = min((len(answers) for answers in rows), default=0)
@@ -113,12 +115,11 @@ def measure(graded: Sequence[Answer], dataset: str, domain: str, method: str | N
             if any(answers[0].item.answerable is of for answers in rows):
                 exact, f1 = means("correct", [of]), means("f1", [of])
                 estimates |= {f"{name}_exact": exact, f"{name}_f1": f1}
-    if domain == "code":
-        for k in PASS_AT:
-            if least >= k:
-                estimates[f"pass@{k}"] = rate([[pass_at(k, votes_of(answers))] for answers in rows])
-    else:
-        sizes = {MAJORITY_AT} if least >= MAJORITY_AT else set()
+    if domain in PASSED:
+        for k in (k for k in PASS_AT if k <= least):
+            estimates[f"pass@{k}"] = rate([[pass_at(k, votes_of(answers))] for answers in rows])
+    if domain != "code":  # programs do not vote
+        sizes = {k for k in MAJORITY_AT if k <= least}
         sizes |= {least} if method == "sc" and least > 1 else set()
         for k in sorted(sizes):
             estimates[f"maj@{k}"] = majority(list(map(votes_of, rows)), k)

@@ -134,7 +134,9 @@ def test_missing_scores_are_no_zero_and_domains_weigh_the_average():
     ("samples", "domain", "names"),
     [
         (1, "code", set()), (5, "code", {"pass@5"}), (10, "code", {"pass@5", "pass@10"}),
-        (7, "math", set()), (8, "math", {"maj@8"}), (9, "qa", {"maj@8"}),
+        (4, "math", set()), (7, "math", {"pass@5"}), (8, "math", {"pass@5", "maj@8"}),
+        (9, "qa", {"maj@8"}), (50, "code", {"pass@5", "pass@10", "pass@50"}),
+        (64, "math", {*("pass@5", "pass@10", "pass@50"), *("maj@8", "maj@16", "maj@32", "maj@64")}),
     ],
 )  # fmt: skip
 def test_metrics_of_several_samples_are_there_where_they_apply(samples, domain, names):
@@ -144,6 +146,14 @@ def test_metrics_of_several_samples_are_there_where_they_apply(samples, domain, 
     short = [*rows, [True] * (samples - 1)] if samples in (5, 8) else rows
     fewer = measure(answers(short, domain=domain), "x", domain, None).metrics
     assert (set(fewer) - {"accuracy"} == names) == (short is rows)
+
+
+def test_mathematics_passes_and_votes_by_the_same_samples():
+    """Of 8 samples 3 of one row are right and 6 of another: 1 - C(5, 5) / C(8, 5), and 1."""
+    rows = [[True] * 3 + [False] * 5, [True] * 6 + [False] * 2]
+    metrics = measure(answers(rows, domain="math"), "math", "math", None).metrics
+    assert metrics["pass@5"] == pytest.approx((1 - 1 / 56 + 1) / 2)
+    assert (metrics["accuracy"], metrics["maj@8"]) == (9 / 16, 0.5)
 
 
 def test_squad_has_its_official_keys_for_each_kind_of_question():
