@@ -25,11 +25,11 @@ from pathlib import Path
 from benchmarks.gpu.models import make_model
 from experiments.sweep import cells_of
 from experiments.trainer import vllm
-from experiments.trainer.processes import SHIPPED
 from judges.serving.server import get
 from study.cell.folder import CellFolder, study_cells
 from study.cell.parts import read_all
 from study.cell.records import read_metrics
+from study.config.presets import preset_file
 from study.config.schema import Judge
 from study.system.machine import usable_gpus
 
@@ -66,7 +66,7 @@ def settings(kind: str, folder: Path, cpu: bool) -> list[str]:
 
 def accelerate_file(kind: str, folder: Path, cpu: bool) -> Path:
     """The shipped file for as many GPUs as there are."""
-    text = (SHIPPED / f"{'ddp-cpu' if cpu else kind}.yaml").read_text(encoding="utf-8")
+    text = preset_file("accelerate", "ddp-cpu" if cpu else kind).read_text(encoding="utf-8")
     count = 2 if cpu else len(usable_gpus())
     file = folder / f"{kind}.yaml"
     file.write_text(re.sub(r"(?m)^num_processes: .*$", f"num_processes: {count}", text))

@@ -9,7 +9,6 @@ import pytest
 from experiments.launch import pool
 from experiments.plan.memory import slots_of
 from experiments.plan.preflight import check_device
-from experiments.trainer.processes import SHIPPED
 from study.cell.folder import CellFolder
 from study.errors import UserError
 from study.finding import stop_at_problem
@@ -63,7 +62,7 @@ def test_slots_are_by_cores_memory_and_gpus(tmp_path, gpus_here, monkeypatch) ->
     assert slots(gpus_per_cell=0.5, workers=20) == (8, 1, 0.5)
     assert slots(gpus_per_cell=0.07, workers=1000)[0] == 20  # all of them; 48 would fit
     assert slots(gpus_per_cell=2.0) == (2, 4, 2)
-    assert slots(accelerate=str(SHIPPED / "ddp-cpu.yaml")) == (1, 8, 0)
+    assert slots(accelerate="ddp-cpu") == (1, 8, 0)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
     assert slots() == (2, 4, 1)
     assert [gpu.id for gpu in usable_gpus("")] == ["GPU-0000-3", "GPU-0000-1"]
@@ -84,9 +83,9 @@ def test_slots_are_by_cores_memory_and_gpus(tmp_path, gpus_here, monkeypatch) ->
         ),
         (0, {"gpus_per_cell": 0.5}, "this process may use: 0 GPUs here. Leave it out"),
         (8, {"gpus_per_cell": 1.5}, "a whole number, or a share"),
-        (8, {"gpus_per_cell": 2.0, "accelerate": str(SHIPPED / "fsdp.yaml")}, "the 8 processes"),
-        (0, {"accelerate": str(SHIPPED / "fsdp.yaml")}, "has 0. Type this on a machine with 8, or"),
-        (4, {"accelerate": str(SHIPPED / "zero3.yaml")}, "has 4. .* write num_processes: 4 in a"),
+        (8, {"gpus_per_cell": 2.0, "accelerate": "fsdp"}, "the 8 processes"),
+        (0, {"accelerate": "fsdp"}, "has 0. Type this on a machine with 8, or"),
+        (4, {"accelerate": "zero3"}, "has 4. .* write num_processes: 4 in a"),
     ],
 )
 def test_gpus_that_no_cell_can_have_are_refused(tmp_path, gpus_here, here, sweep, said) -> None:

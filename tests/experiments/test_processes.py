@@ -19,8 +19,9 @@ from experiments.plan.preflight import check_names
 from experiments.policies import checkpoints
 from experiments.trainer import processes
 from experiments.trainer.grpo import grpo_config
-from experiments.trainer.processes import SHIPPED, check_batch, check_processes, processes_of
+from experiments.trainer.processes import check_batch, check_processes, processes_of
 from study.cell.folder import CellFolder, study_cells
+from study.config.presets import SHIPPED
 from study.config.schema import Lora, Policy, Study, Sweep, Task, Trainer
 from study.errors import UserError
 from study.finding import stop_at_problem
@@ -31,14 +32,15 @@ from tests.experiments.test_memory import QWEN2_7B
 from tests.faults import lives
 from tests.waiting import GENEROUS_S, wait_for
 
-CPU = SHIPPED / "ddp-cpu.yaml"
+ACCELERATE = SHIPPED / "accelerate"
+CPU = ACCELERATE / "ddp-cpu.yaml"
 
 
 def by(file: Path | str, **settings: Any) -> Study:
     return Study(sweep=Sweep(accelerate=str(file)), **settings)
 
 
-@pytest.mark.parametrize("file", sorted(SHIPPED.glob("*.yaml")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", sorted(ACCELERATE.glob("*.yaml")), ids=lambda file: file.stem)
 def test_a_shipped_file_is_read_as_accelerate_reads_it(file) -> None:
     asked, theirs = processes_of(by(file)), load_config_from_file(str(file))
     assert asked.count == theirs.num_processes
@@ -53,7 +55,7 @@ GOOD = "distributed_type: FSDP\nnum_processes: 4\n"
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (None, "is not a file. Shipped in"),
+        (None, "is not a file. Presets are"),
         ("- 1\n", "holds no keys and values"),
         ("num_processes: 4\n", "has distributed_type: None, which must be one of MULTI_GPU"),
         (GOOD.replace("4", "1"), "has num_processes: 1, which must be a whole number from 2"),
@@ -119,14 +121,14 @@ def test_memory_is_that_of_one_process(tmp_path) -> None:
     alone = step_memory(shape, Study(policy=policy))
     cut = {"ddp-cpu": (1, 1), "fsdp": (8, 8), "zero2": (1, 8), "zero3": (8, 8)}
     for name, (weights, training) in cut.items():
-        parts = step_memory(shape, by(SHIPPED / f"{name}.yaml", policy=policy))
+        parts = step_memory(shape, by(ACCELERATE / f"{name}.yaml", policy=policy))
         assert parts["weights"] == alone["weights"] // weights
         assert parts["training"] == alone["training"] // training
 
 
 def test_gpus_and_deepspeed_are_there_before_launch(tmp_path, monkeypatch, gpus_here) -> None:
     def cell(name: str) -> Any:
-        return SimpleNamespace(config=by(SHIPPED / f"{name}.yaml"))
+        return SimpleNamespace(config=by(ACCELERATE / f"{name}.yaml"))
 
     gpus_here(2)
     assert memory._device(Study())[0] == "the GPU NVIDIA H200"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 
-from study.config.presets import CONF, preset_names, read_preset
+from study.config.presets import SHIPPED, preset_names, read_preset
 from tests.conftest import ROOT
 
 EXAMPLE = ROOT / ".env.example"
@@ -30,7 +30,7 @@ def test_every_key_of_a_preset_stands_there() -> None:
 
 def test_everything_there_is_read_by_us_or_by_a_library() -> None:
     floors = [ROOT / name for name in ("study", "judges", "analysis", "experiments")]
-    files = [path for floor in floors for path in floor.rglob("*.py")] + [*CONF.rglob("*.yaml")]
+    files = [path for floor in floors for path in floor.rglob("*.py")] + [*SHIPPED.rglob("*.yaml")]
     text = "".join(path.read_text(encoding="utf-8") for path in files)
     assert [name for name in names() if name not in text and name not in OF_LIBRARIES] == []
     assert len(set(names())) == len(names())
