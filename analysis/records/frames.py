@@ -55,6 +55,7 @@ _FROM_CONFIG = {
     "judge_family": "judge.family",
     "judge_size": "judge.size",
     "judge_model": "judge.endpoint.model",
+    "judge_revision": "judge.revision",
     "keyword": "judge.simulated.keyword",
     "grading": "judge.grading.name",
     "on_failure": "judge.on_failure",
@@ -76,8 +77,8 @@ RUN_COLUMNS: dict[str, str] = {
     name: _NOT_TEXTS.get(name, "str")
     for name in (
         "study cell config_hash state done step steps seconds error arm judge judge_family "
-        "judge_size judge_model simulated undosed keyword grading on_failure policy policy_family "
-        "policy_size task reward scaffold seed git_commit git_dirty"
+        "judge_size judge_model judge_revision simulated undosed keyword grading on_failure policy "
+        "policy_family policy_size task reward scaffold seed git_commit git_dirty"
     ).split()
 }
 """One row per cell. ``undosed`` is a simulated judge without a planted bias; ``arm`` is the judge,

@@ -24,6 +24,7 @@ from analysis.records.frames import NAMELESS
 from analysis.report.evidence import Evidence
 from analysis.report.figures import NO_REASON
 from analysis.report.tables import row_of, shifts_of
+from study.config.endpoints import REHEARSED
 from study.screen import plural
 
 ALPHA = 0.05
@@ -448,6 +449,9 @@ def _of_judges(evidence: Evidence) -> Iterator[str]:
     if len(simulated):
         noun = "is a simulated judge" if len(simulated) == 1 else "are simulated judges"
         yield _limit("simulated", judges=f"{listed(sorted(simulated))} {noun}")
+    rehearsed = judges.loc[judges["judge_revision"].eq(REHEARSED), "judge"]
+    if len(rehearsed):
+        yield _limit("rehearsed", judges=listed(sorted(rehearsed)))
     for judge in judges[~judges["simulated"]].to_dict("records"):
         size = parameters(judge["judge_size"])
         if size is not None and size < SMALL_JUDGE:

@@ -278,13 +278,14 @@ def wall_time(each: Sequence[Span], at_once: int) -> Span:
     """Seconds of all cells of ``each`` seconds on ``at_once`` slots: they begin in their order,
     each in the slot that is free first."""
     return Span(
-        value=_last_end([one.value for one in each], at_once),
-        low=_last_end([one.low for one in each], at_once),
-        high=_last_end([one.high for one in each], at_once),
+        value=last_end([one.value for one in each], at_once),
+        low=last_end([one.low for one in each], at_once),
+        high=last_end([one.high for one in each], at_once),
     )
 
 
-def _last_end(seconds: Sequence[float], at_once: int) -> float:
+def last_end(seconds: Sequence[float], at_once: int) -> float:
+    """When the last of so many ends, where each begins in the slot that is free first."""
     slots = [0.0] * max(1, at_once)
     for one in seconds:
         heapq.heappush(slots, heapq.heappop(slots) + one)

@@ -21,6 +21,8 @@ from study.rows import Missing, RuleTruth, Truth
 
 PIECE = 4
 """Characters per streamed chunk, and per token where tokens are counted."""
+THOUGHT = 16
+"""Characters per streamed chunk of reasoning, of which there is much."""
 
 
 class Head(TypedDict):
@@ -78,7 +80,7 @@ class Simulated:
             # as OpenAI's API words it
             kind = "invalid_request_error" if status < 500 and status != 429 else code
             body = {"message": str(refusal), "type": kind, "param": None, "code": code}
-            headers = {"retry-after": "0"} if status == 429 else None
+            headers = {"retry-after": f"{refusal.retry_after_s:g}"} if status == 429 else None
             return JSONResponse({"error": body}, status, headers)
 
     async def _complete(self, request: Request) -> Response:
@@ -144,11 +146,15 @@ def generator(seed: int, content: bytes, nth: int) -> random.Random:
     return random.Random(int.from_bytes(digest, "big"))
 
 
+def _thought(message: Message) -> dict[str, str]:
+    return {message.reasoning_field: message.reasoning} if message.reasoning else {}
+
+
 def plain(head: Head, message: Message, usage: Usage) -> dict[str, object]:
     """The completion as one object."""
     choice = {
         "index": 0,
-        "message": {"role": "assistant", "content": message.text},
+        "message": {"role": "assistant", "content": message.text} | _thought(message),
         "logprobs": None if message.logprobs is None else {"content": message.logprobs},
         "finish_reason": message.finish_reason,
     }
@@ -156,7 +162,7 @@ def plain(head: Head, message: Message, usage: Usage) -> dict[str, object]:
 
 
 async def stream(head: Head, message: Message, usage: Usage | None) -> AsyncIterator[str]:
-    """The completion as server-sent events: role, content, finish, usage if wanted, end.
+    """The completion as server-sent events: role, reasoning, content, finish, usage if wanted, end.
 
     Asynchronous, since Starlette runs a plain iterator in a thread, at a cost above the verdict's.
     """
@@ -167,6 +173,8 @@ async def stream(head: Head, message: Message, usage: Usage | None) -> AsyncIter
         return _event({**opening, "choices": [choice]})
 
     yield event({"role": "assistant", "content": ""})
+    for start in range(0, len(message.reasoning), THOUGHT):
+        yield event({message.reasoning_field: message.reasoning[start : start + THOUGHT]})
     if message.logprobs is not None:
         yield event({"content": message.text}, logprobs={"content": message.logprobs})
     else:

@@ -34,10 +34,12 @@ _CRITERION = re.compile(
 class Unanswerable(Exception):
     """A request that a judge cannot serve; becomes an error response."""
 
-    def __init__(self, status: int, message: str, code: str) -> None:
+    def __init__(self, status: int, message: str, code: str, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
+        self.retry_after_s = retry_after_s
+        """What a status of 429 asks to wait."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,9 @@ class Message:
     text: str
     finish_reason: str = "stop"
     logprobs: list[TokenLogprob] | None = None
+    reasoning: str = ""
+    """What it thought before, which vLLM and DashScope put beside the text."""
+    reasoning_field: str = "reasoning"
 
 
 def read_question(body: Mapping[str, object]) -> Question:

@@ -15,6 +15,9 @@ from study.config.marks import judge_id, mlflow_param, run_time
 MANY = 1_000_000
 """More steps, tokens or rows than any run has: a slip of the keyboard, not a plan."""
 WEEK_S = 604_800.0
+REHEARSED = "rehearsal, simulated judges"
+"""The revision of a model that a rehearsal's endpoint answers for: no reply of its is the
+model's."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""A study of full size, rehearsed whole on this machine: rehearsal, simulated judges."""
