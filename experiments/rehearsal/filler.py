@@ -13,6 +13,8 @@ import itertools
 import random
 from pathlib import Path
 
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
 from experiments.plan.rates import ANSWER_SHARE, CHARACTERS_PER_TOKEN
 from experiments.policies.checkpoints import seal
 from experiments.policies.tiny import (
@@ -68,7 +70,6 @@ def build_policy(folder: Path, most_tokens: int) -> Path:
 
 def _build(folder: Path, size: int) -> None:
     import torch
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     roles = [f"<|{role}|>" for role in ROLES]

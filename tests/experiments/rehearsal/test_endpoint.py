@@ -4,10 +4,12 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from experiments.rehearsal import endpoint
 from experiments.rehearsal.endpoint import Pace, RehearsalEndpoint, drawn_verdicts, read_log
 from experiments.rehearsal.measure import peak_of
 from experiments.rehearsal.profiles import NONE, Profile, Spread
@@ -42,11 +44,11 @@ def asked(tmp_path, monkeypatch) -> Asked:
         with RehearsalEndpoint(
             [(judge, profile, drawn_verdicts(judge))], Pace(FACTOR, share), tmp_path / "log"
         ) as server:
-            endpoint = dataclasses.replace(
+            there = dataclasses.replace(
                 judge.endpoint, url=server.url(judge), backoff_s=0.001, **settings
             )
-            asking = dataclasses.replace(judge, endpoint=endpoint)
-            return complete_all(endpoint, [body(asking, answer) for answer in answers])
+            asking = dataclasses.replace(judge, endpoint=there)
+            return complete_all(there, [body(asking, answer) for answer in answers])
 
     return ask
 
@@ -105,14 +107,13 @@ def test_a_verdict_is_drawn_by_question_and_judge(asked) -> None:
     assert len({text.rpartition("\n")[2] for text in texts[0]}) > 6
 
 
-def test_what_passes_a_limit_is_sent_back_and_comes_later(asked, tmp_path) -> None:
-    # 600 a minute are 10 a second, and the share of a tenth is 1: in a time that is divided by 1000
-    limited = dataclasses.replace(QUICK, requests_per_min=600)
-    answers = [f"city {number}" for number in range(8)]
-    every = asked("qwen3-32b", limited, answers, share=0.1, attempts=100, adaptive=False)
-    assert all(fetched.outcome is None for fetched in every)
-    outcomes = [line["outcome"] for line in lines(tmp_path)]
-    assert outcomes.count("stop") == 8 and outcomes.count("rate_limited") >= 1
+def test_what_passes_a_limit_is_sent_back_with_the_wait(asked, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(endpoint, "time", SimpleNamespace(monotonic=lambda: 5.0))  # no time passes
+    limited = dataclasses.replace(QUICK, requests_per_min=600)  # 1 a second at a share of a tenth
+    first, second = asked("qwen3-32b", limited, ["Rome", "Paris"], share=0.1, attempts=2)
+    assert first.outcome is None
+    assert (second.outcome, second.attempts) == (Outcome.rate_limited, 2)
+    assert [line["outcome"] for line in lines(tmp_path)] == ["stop", *["rate_limited"] * 2]
 
 
 @pytest.mark.parametrize("kind", ["http_500", "hang"])
