@@ -31,9 +31,9 @@ def sweep(*words: str, **settings: object) -> Study | None:
     Raises UserError: the sweep cannot be composed, or is refused; what is printed says why.
     Raises KeyboardInterrupt: it was stopped.
     """
-    typed = [*words, *(f"{key}={_typed(key, value)}" for key, value in settings.items())]
-    cell, *_ = cells_of(typed)
-    command = [sys.executable, "-P", "-m", "experiments.sweep", *typed]
+    line = [*words, *(f"{key}={typed(key, value)}" for key, value in settings.items())]
+    cell, *_ = cells_of(line)
+    command = [sys.executable, "-P", "-m", "experiments.sweep", *line]
     last = ""
     with subprocess.Popen(
         command,
@@ -55,10 +55,10 @@ def sweep(*words: str, **settings: object) -> Study | None:
     return None if cell.config.plan else read_study(cell.folder.study_dir)
 
 
-def _typed(key: str, value: object) -> str:
+def typed(key: str, value: object) -> str:
     """A value as it is typed behind ``key=``. Raises UserError: it takes more than a word."""
     if isinstance(value, Sequence) and not isinstance(value, str):
-        parts = ",".join(_typed(key, each) for each in value)
+        parts = ",".join(typed(key, each) for each in value)
         return parts if takes_one_value(key) else f"[{parts}]"
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()

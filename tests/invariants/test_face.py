@@ -8,6 +8,8 @@ import pytest
 
 import judgedrift as jd
 from analysis.study import Study
+from experiments.studies import run
+from experiments.sweep import cells_of
 from study.config.compose import load_presets
 from study.errors import UserError
 from study.lazy import PACKAGES
@@ -48,6 +50,37 @@ def test_one_answer_is_judged() -> None:
         jd.ask("sim-fair", "Who are you?", "I am.")
     with pytest.raises(UserError, match="Did you mean sim-fair"):
         jd.ask("sim-fiar", prompt, "no")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "typed"),
+    [
+        ("judge", ["sim-fair", "sim-verbose"], "sim-fair,sim-verbose"),
+        ("seed", (0, 1), "0,1"),
+        ("shadow", ["sim-fair"], "[sim-fair]"),
+        ("plan", True, "true"),
+        ("trainer.learning_rate", [1e-3, 0.5], "0.001,0.5"),
+        ("task.path", Path("my rows/a=b.jsonl"), "'my rows/a=b.jsonl'"),
+        ("judge.sampling.salt", "it's", "'it\\'s'"),
+        ("arm", None, "null"),
+    ],
+)
+def test_a_setting_by_name_is_what_is_typed(key: str, value: object, typed: str) -> None:
+    assert run.typed(key, value) == typed
+    (cell, *_) = cells_of([f"{key}={typed}", *([] if key == "seed" else ["seed=0"])])
+    if key == "judge.sampling.salt":
+        assert cell.config.judge.sampling.salt == value
+
+
+def test_a_sweep_is_planned_and_refused_from_python(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert jd.sweep("trainer.steps=2", judge=["sim-fair", "sim-verbose"], seed=0, plan=True) is None
+    assert capsys.readouterr().out.startswith("quickstart: 2 cells")
+    with pytest.raises(UserError, match="Did you mean sim-fair"):
+        jd.sweep(judge="sim-fiar")
+    with pytest.raises(UserError, match="is no text, number or list"):
+        jd.sweep(judge={"name": "x"})
+    assert not list(tmp_path.iterdir())
 
 
 def run_in(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -117,8 +117,9 @@ def test_a_sweep_is_planned_where_no_checkout_is(unpacked, tmp_path) -> None:
 @pytest.fixture
 def environment(built: tuple[Path, Path], tmp_path: Path) -> Iterator[Path]:
     """The programs of a fresh environment in which the wheel is installed, and which has what the
-    wheel needs by links to all of this environment's packages but the project itself."""
-    venv, packages = tmp_path / "env", tmp_path / "packages"
+    wheel needs by links to all of this environment's packages but the project itself. Their folder
+    is called as such a folder is: dill takes modules of another for the user's own."""
+    venv, packages = tmp_path / "env", tmp_path / "site-packages"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     packages.mkdir()
     for path in Path(sysconfig.get_paths()["purelib"]).iterdir():
