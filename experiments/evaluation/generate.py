@@ -24,6 +24,7 @@ from experiments.policies.load import (
     first_path,
     is_warmed,
     label_of,
+    no_model,
     read_tokenizer,
     read_weights,
     same_model,
@@ -320,7 +321,8 @@ def answer_by_vllm(
 
     tokenizer = _tokenizer(path, adapter, template)
     texts = _texts(tokenizer, turns, options.thinking)
-    config = AutoConfig.from_pretrained(path)
+    with no_model(path, REMEDY):
+        config = AutoConfig.from_pretrained(path)
     try:
         generation = GenerationConfig.from_pretrained(path)
     except OSError:

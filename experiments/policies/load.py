@@ -172,7 +172,7 @@ def read_weights(path: str, dtype: str, remedy: str, keys: str = "") -> Any:
 
     disable_progress_bar()
     torch_dtype = dtype_of(dtype, keys)
-    with _no_model(path, remedy, keys):
+    with no_model(path, remedy, keys):
         return AutoModelForCausalLM.from_pretrained(path, dtype=torch_dtype)
 
 
@@ -180,7 +180,7 @@ def read_tokenizer(folder: str, path: str, remedy: str, keys: str = "") -> Any:
     """The tokenizer in ``folder``, of the model at ``path``; arguments as of `read_model`."""
     from transformers import AutoTokenizer
 
-    with _no_model(path, remedy, keys):
+    with no_model(path, remedy, keys):
         return AutoTokenizer.from_pretrained(folder)
 
 
@@ -198,8 +198,9 @@ def dtype_of(name: str, keys: str = "") -> Any:
 
 
 @contextmanager
-def _no_model(path: str, remedy: str, keys: str) -> Generator[None, None, None]:
-    """Says in a UserError that there is no model, and what to type."""
+def no_model(path: str, remedy: str, keys: str = "") -> Generator[None, None, None]:
+    """Says of what cannot be read that there is no model, in a UserError; arguments as of
+    `read_model`."""
     try:
         yield
     except (OSError, ValueError) as error:
