@@ -62,7 +62,7 @@ def test_one_answer_is_judged() -> None:
         ("trainer.learning_rate", [1e-3, 0.5], "0.001,0.5"),
         ("task.path", Path("my rows/a=b.jsonl"), "'my rows/a=b.jsonl'"),
         ("judge.sampling.salt", "it's", "'it\\'s'"),
-        ("arm", None, "null"),
+        ("cost.max_usd", None, "null"),
     ],
 )
 def test_a_setting_by_name_is_what_is_typed(key: str, value: object, typed: str) -> None:
