@@ -59,7 +59,7 @@ def test_other_versions_and_other_code_are_refused_with_the_difference(here, sig
     (stale / "torch-0.0.1.dist-info" / "METADATA").write_text(
         "Metadata-Version: 2.1\nName: torch\nVersion: 0.0.1\n"
     )
-    for name in ("judges", "analysis", "experiments", "conf"):
+    for name in ("judges", "analysis", "experiments", "judgedrift"):
         (stale / name).symlink_to(ROOT / name)
     (stale / "study").mkdir()
     for path in (ROOT / "study").glob("*.py"):
