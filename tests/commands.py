@@ -53,6 +53,10 @@ from tests.command_server import (
 
 ROOT = Path(__file__).resolve().parents[1]
 REAL = {
+    "experiments.rehearsal": (
+        "tests/experiments/rehearsal/test_run.py::"
+        "test_a_rehearsal_that_is_killed_goes_on_and_loses_nothing"
+    ),
     "experiments.sweep": (
         "tests/experiments/test_sweep.py::test_plan_prints_the_cells_and_writes_nothing"
     ),

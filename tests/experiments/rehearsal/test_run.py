@@ -25,7 +25,7 @@ def test_a_rehearsal_that_is_killed_goes_on_and_loses_nothing(tmp_path: Path) ->
     place = tmp_path / "mixed-full"
     second = place / "prompts-2" / f"{STUDY}mixed-full"
 
-    begun = commands.start("experiments.rehearsal", *words)
+    begun = commands.start("experiments.rehearsal", *words, real=True)
     wait_for(lambda: any(cell.lines() for cell in study_cells(second)))
     begun.send_signal(signal.SIGKILL)
     begun.wait()
