@@ -2,6 +2,7 @@
 
     judgedrift                    the commands, in the order in which a study is made
     judgedrift COMMAND --help     what one of them takes, with examples
+    judgedrift help KEY           what a setting is
 
 Each is a module that ``python -m`` runs too; nothing is loaded but the one that is typed.
 """
@@ -17,6 +18,7 @@ from textwrap import fill
 
 from experiments.plan import sweep_help
 from judgedrift.commands import BRIEF, COMMANDS, NAME, STAGES, SWEEP, WORKFLOW, in_one_word
+from judgedrift.other_names import instead_of
 from study.cli import Command, shown_examples
 from study.command_names import typed_by
 from study.config.bounds import shown
@@ -30,7 +32,9 @@ HELP = ("-h", "--help")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit codes: those of the command; 2 where there is no such command."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or words[0] in (*HELP, "help"):
+    if words[:1] == ["help"] and words[1:]:
+        words = _help_words(words[1:])
+    if not words or (words[0] in (*HELP, "help") and len(words) == 1):
         return unless_unread(overview)
     if words[0] == "--version":
         print(f"{NAME} {importlib.metadata.version(NAME)}")
@@ -40,6 +44,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(_no_command(words), file=sys.stderr)
         return 2
     return run(words[0], words[1:])
+
+
+def _help_words(words: list[str]) -> list[str]:
+    """What ``judgedrift help WORD`` is: a command's own help, or that of a setting."""
+    command = in_one_word(words)
+    if command[0] in COMMANDS:
+        return [command[0], "--help"]
+    return ["help", words[0].partition("=")[0], *words[1:]]
 
 
 def by_name() -> dict[str, str]:
@@ -58,6 +70,12 @@ def run(name: str, words: Sequence[str]) -> int:
 
 def _run(name: str, words: Sequence[str]) -> int:
     entry = COMMANDS[name]
+    if name == "train" and not any(word.startswith("cell=") or word in HELP for word in words):
+        print(
+            f"{NAME} train trains one cell from its folder and needs cell=. {instead_of('run')}",
+            file=sys.stderr,
+        )
+        return 2
     typed, first = f"{NAME} {name}", ""
     if name.startswith(f"{WORKFLOW}-"):
         typed, first = f"{NAME} {WORKFLOW}", f"{entry.given[0]} "
@@ -98,7 +116,7 @@ def overview() -> int:
         print(f"{stage}:")
         for name, entry in commands.items():
             print(f"  {name:<{width}}{entry.about}")
-    examples = ["doctor", "sweep", "sweep --help"]
+    examples = ["doctor", "sweep", "sweep --help", "help trainer.learning_rate"]
     print(f"\n{shown_examples([f'{NAME} {example}' for example in examples])}")
     return 0
 
@@ -112,6 +130,8 @@ def _no_command(words: Sequence[str]) -> str:
         )
     near = nearest(word, COMMANDS)
     guess = f" Did you mean {any_of(near)}?" if near else ""
+    if instead := instead_of(word):
+        return f"{shown(word)!r} is not a command of {NAME}. {instead}"
     return f"{shown(word)!r} is not a command of {NAME}.{guess} To see all commands, type: {NAME}"
 
 

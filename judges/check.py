@@ -9,17 +9,20 @@ import dataclasses
 import sys
 from dataclasses import dataclass
 
+from judges.ask.identity import build_grading
 from judges.ask.once import verdict_of
 from judges.endpoint import dialects
+from judges.grading import GRADINGS
 from judges.grading.delimiters import can_escape
+from judges.grading.own_form import guessed
 from judges.grading.special_tokens import folders, special_tokens
 from study import tasks
 from study.cli import command, overrides, preset
 from study.config.compose import load_presets
 from study.config.schema import Judge, Task
 from study.rows import Criterion, Row, prompt_id
-from study.screen import plural, visible
-from study.verdict import Outcome, Verdict
+from study.screen import one_line, plural, visible
+from study.verdict import Outcome, Reply, Verdict
 
 PROMPT = "Name the capital of France in one short sentence."
 ANSWER = "The capital of France is Paris."
@@ -36,6 +39,8 @@ HARMLESS = Row(
 )
 """The question that every judge should be able to judge."""
 REASON_CHARACTERS = 200
+UNREAD = (Outcome.unparsed, Outcome.truncated, Outcome.empty)
+"""The judge answered, and no grade was read in it."""
 MOST_TOKENS = 40
 """Special tokens that are listed."""
 
@@ -68,7 +73,7 @@ def screen(judge: Judge, verdict: Verdict) -> list[tuple[str, str]]:
         tokens = f"{verdict.tokens_in} in{part}, {verdict.tokens_out} out"
     attempts = plural(verdict.attempts, "attempt")
     as_served = f" as {served}" if served not in ("", model_name) else ""
-    return [
+    rows = [
         ("judge", ", ".join(filter(None, about))),
         ("endpoint", f"{judge.endpoint.url} answers"),
         ("model", f"{model_name} is served{as_served}"),
@@ -80,6 +85,38 @@ def screen(judge: Judge, verdict: Verdict) -> list[tuple[str, str]]:
         ("tokens", tokens),
         ("cost", cost(judge, verdict)),
     ]
+    if verdict.outcome in UNREAD:
+        at = [label for label, _ in rows].index("verdict") + 1
+        said = one_line(verdict.text or verdict.reasoning, REASON_CHARACTERS)
+        rows[at:at] = [
+            ("reply", said or "nothing"),
+            ("expects", build_grading(judge).reply_form),
+            ("try", "; or ".join(remedies(judge, verdict))),
+        ]
+    return rows
+
+
+def remedies(judge: Judge, verdict: Verdict) -> list[str]:
+    """Settings by which a judge's reply may be read, the surest first: more room where it was cut,
+    a grading or a form of its own that reads this very reply, a form that the endpoint forces, a
+    prompt of one's own."""
+    room = f"judge.sampling.max_tokens={4 * judge.sampling.max_tokens}"
+    thought = bool(verdict.reasoning) or "thinking" in verdict.reason
+    settings = [room] if verdict.outcome is Outcome.truncated or thought else []
+    settings += ["judge.sampling.thinking=false"] if thought else []
+    reply = Reply(verdict.text)
+    settings += [
+        f"judge.grading.name={name}"
+        for name, kind in GRADINGS.items()
+        if name != judge.grading.name and kind().parse(reply).outcome is Outcome.scored
+    ]
+    if form := guessed(verdict.text):
+        settings.append(f"judge.grading.name=likert \"judge.grading.options.form='{form}'\"")
+    can_force = dialects.dialect_of(judge).structured == "vllm"
+    can_force = can_force and "structured" in build_grading(judge).choices
+    if can_force and not judge.grading.options.get("structured"):
+        settings.append("judge.grading.options.structured=true")
+    return [*settings, "judge.grading.options.prompt=mine.txt, a prompt that asks for that form"]
 
 
 def marks(judge: Judge) -> str:

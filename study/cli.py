@@ -92,10 +92,10 @@ def output(about: str, required: bool = False) -> Any:
     return _field(Option(about, required=required, output=True), None)
 
 
-def word(about: str, *choices: str) -> Any:
+def word(about: str, *choices: str, required: bool = True) -> Any:
     """A field that is given by its place, without ``key=``."""
     legal = bounds.Choice(choices) if choices else None
-    return _field(Option(about, legal, required=True, word=True), None)
+    return _field(Option(about, legal, required=required, word=True), None)
 
 
 def preset(
@@ -112,8 +112,7 @@ def preset(
 
 def overrides(*beginnings: str, only: tuple[str, ...] = (), about: str = "") -> Any:
     """A field that collects settings such as ``judge.sampling.votes=3`` as they were typed."""
-    keys = " and ".join(f"{beginning}KEY" for beginning in beginnings)
-    about = about or f"any setting {keys} of study/config/schema.py"
+    about = about or f"any setting of it; to list them: judgedrift help {beginnings[0].rstrip('.')}"
     return _field(Option(about, only=only, overrides=beginnings), [])
 
 
@@ -334,10 +333,13 @@ class Command(Generic[T]):
         needed = [key for key in keys if key not in typed_keys]
         if not guess and "=" not in argument and len(needed) == 1:
             guess = f"{needed[0]}={bounds.shown(argument)}"
+        if key in self.words and "=" in argument:
+            guess = f"{bounds.shown(argument.partition('=')[2])}, without {key}="
         hint = f" Did you mean {guess}?" if guess else ""
         legal = [f"{key}=" for key in self.keys] + [
             f"{name}KEY=" if name.endswith(".") else f"{name}=" for name in self.beginnings
         ]
+        legal = legal or [self._typed(name) for name in self.words]
         return UserError(
             f"{bounds.shown(argument)!r} is not an option of {self.called}.{hint} Legal are"
             f" {', '.join(legal)}."

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 
@@ -14,6 +15,8 @@ UNREAD = 141
 COSTS = ("completions", "judge calls", "tokens in", "tokens out")
 """Columns of what a cell is expected to take."""
 LINE_CHARACTERS = 1_000
+WIDE = 160
+"""Columns of a table that goes to a pipe, where nobody says how many it has."""
 
 FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 """How a text begins that a spreadsheet may take for a formula; the last four are full-width."""
@@ -88,6 +91,12 @@ def _unread_table() -> None:
     raise BrokenPipeError
 
 
+def columns(otherwise: int = WIDE) -> int:
+    """Characters of a line: those that COLUMNS says, or the terminal has; ``otherwise`` where
+    neither does, as in a pipe."""
+    return shutil.get_terminal_size((otherwise, 24)).columns
+
+
 def print_table(lines: list[dict[str, str]], title: str, hidden: Sequence[str] = ()) -> None:
     """Print a table; columns that are empty in every row, or hidden, are left out."""
     from rich.console import Console
@@ -95,7 +104,7 @@ def print_table(lines: list[dict[str, str]], title: str, hidden: Sequence[str] =
     from rich.text import Text
 
     # As Text nothing is taken for markup: names and errors hold what others wrote
-    console = Console(width=None if Console().is_terminal else 160)
+    console = Console(width=columns())
     console.on_broken_pipe = _unread_table
     table = Table(title=Text(visible(title)), title_justify="left")
     names = [name for name in lines[0] if name not in hidden and any(line[name] for line in lines)]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from analysis.display.markup import MISSING
 from analysis.statistics.estimate import Estimate
-from study.screen import visible
+from study.screen import columns, visible
 from study.system.files import write_json
 
 if TYPE_CHECKING:
@@ -31,12 +33,37 @@ def show(
 
 
 def aligned(rows: Sequence[dict[str, str]]) -> list[str]:
-    """The rows under their heads in aligned columns."""
+    """The rows under their heads in aligned columns. Where they are wider than a line
+    (`study.screen.columns`), the widest columns are folded between words."""
     if not rows:
         return []
-    columns = [[head, *(row[head] for row in rows)] for head in rows[0]]
-    padded = [[text.ljust(max(map(len, column))) for text in column] for column in columns]
-    return ["  ".join(texts).rstrip() for texts in zip(*padded, strict=True)]
+    cells = [list(rows[0]), *([row[head] for head in rows[0]] for row in rows)]
+    widths = _widths([max(map(len, column)) for column in zip(*cells, strict=True)])
+    lines = []
+    for row in cells:
+        folded = [fold(text, width) for text, width in zip(row, widths, strict=True)]
+        for parts in itertools.zip_longest(*folded, fillvalue=""):
+            padded = (part.ljust(width) for part, width in zip(parts, widths, strict=True))
+            lines.append("  ".join(padded).rstrip())
+    return lines
+
+
+LEAST = 10
+"""Characters to which a column is folded at most."""
+
+
+def _widths(widths: list[int]) -> list[int]:
+    """The widths of columns, the widest narrowed until a line holds all."""
+    room = columns() - 2 * (len(widths) - 1)
+    while sum(widths) > room and max(widths) > LEAST:
+        widest = widths.index(max(widths))
+        widths[widest] -= 1
+    return widths
+
+
+def fold(text: str, width: int) -> list[str]:
+    """The lines of a cell."""
+    return [text] if len(text) <= width else textwrap.wrap(text, width)
 
 
 def with_problems(lines: list[str], problems: list[str]) -> str:

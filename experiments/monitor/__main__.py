@@ -3,6 +3,9 @@
     python -m experiments.monitor study=NAME
     python -m experiments.monitor study=NAME show=disagreements domain=qa
 
+status prints where a study stands once, monitor until its end; list says which studies and cells
+there are, show what one cell is.
+
 It ends once every cell is done. On a terminal it is one screen; into a pipe it prints a line for
 each cell that changed, or with json=true an object each time. docs/monitor.md says what each column
 and alarm means.

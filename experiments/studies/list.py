@@ -2,6 +2,9 @@
 
 python -m experiments.studies.list
 python -m experiments.studies.list study=NAME
+
+list says which studies and cells there are, show what one cell is; status prints where a study
+stands once, monitor until its end.
 """
 
 from __future__ import annotations

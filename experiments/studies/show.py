@@ -4,6 +4,8 @@
     python -m experiments.studies.show cell=NAME
 
 ``cell`` is a folder, or the name or the beginning of one in the studies of ``runs_dir``.
+list says which studies and cells there are, show what one cell is; status prints where a study
+stands once, monitor until its end.
 """
 
 from __future__ import annotations

@@ -198,6 +198,11 @@ class Grading:
             parts.append("rubric hidden")
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
+    @property
+    def reply_form(self) -> str:
+        """What a reply must hold to be read, for messages."""
+        raise NotImplementedError
+
     def body(self, request: Request = NOTHING) -> Body:
         """What the request carries beside messages and sampling."""
         return {}

@@ -66,6 +66,11 @@ class Binary(base.OneRequest):
         room = ANALYSIS_TOKENS if self.holds(ANALYSIS) else base.SENTENCE_TOKENS
         return base.binary_body(self.chosen["structured"], [YES, NO], room)
 
+    @property
+    def reply_form(self) -> str:
+        """One of two words in brackets."""
+        return f"[[{YES}]] or [[{NO}]] at the end"
+
     def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         """1 for a right answer, 0 for any other."""
         if self.chosen.get("reads", "anchored") != "anchored":

@@ -92,6 +92,11 @@ class Pairwise(base.GroupGrading):
         """Room for a sentence, or the forced verdict."""
         return base.binary_body(self.chosen["structured"], ["A", "B", "tie"])
 
+    @property
+    def reply_form(self) -> str:
+        """One of three words in brackets."""
+        return f"[[{FIRST}]], [[{SECOND}]] or [[{TIE}]] at the end"
+
     def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         """1 where the first shown is better, 0.5 for a tie, 0 where the second is."""
         return base.word_in_brackets(reply, {FIRST: 1.0, SECOND: 0.0, TIE: 0.5})
@@ -170,6 +175,11 @@ class Listwise(base.GroupGrading):
     def body(self, request: Request = NOTHING) -> Body:
         """Room for a sentence and the ranking."""
         return {"max_tokens_at_least": 128 + TOKENS_PER_ANSWER * len(request.members)}
+
+    @property
+    def reply_form(self) -> str:
+        """A ranking in brackets."""
+        return "a ranking of all answers in double square brackets, such as [[B > A > C]]"
 
     def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         """The one ``[[B > A > C]]`` that names every answer once."""

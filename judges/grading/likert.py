@@ -98,6 +98,13 @@ class Likert(base.OneRequest):
             return super().combine(row, failed or parts)
         return Parsed(Outcome.scored, score=sum(scores) / len(scores))
 
+    @property
+    def reply_form(self) -> str:
+        """A number in brackets, or in the judge's own form."""
+        if self._form is not None:
+            return f"{self._form.form}, a score up to {self._form.highest:g}"
+        return "a number from 0 to 100 in double square brackets at the end, such as [[80]]"
+
     def body(self, request: Request = NOTHING) -> Body:
         """The form of a reply, where it is forced."""
         if not self.chosen["structured"] or self._form is not None:

@@ -165,6 +165,11 @@ class Rubric(base.AnswerGrading):
         }
         return extra | {"structured_outputs": {"json": schema}}
 
+    @property
+    def reply_form(self) -> str:
+        """A verdict for each number."""
+        return f"a JSON object with a verdict for each criterion: {form(self.chosen['vocabulary'])}"
+
     def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         """Labels of the criteria asked about. The score of a part is its share of met criteria,
         given where all labels are known; only ``combine`` knows the points."""

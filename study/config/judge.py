@@ -20,7 +20,9 @@ class Grading:
     """What is asked of the judge and how the reply is read; see ``judges.grading.GRADINGS``."""
 
     name: str = "likert"
+    """Name of the grading, such as likert, binary or rubric_batch."""
     options: dict[str, Any] = field(default_factory=dict)
+    """Settings of that grading; see docs/judges.md."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from types import NoneType
 from typing import Any
 
 from study.config.bounds import shown
+from study.config.field_names import NEEDLESS, meant
 from study.config.marks import dataclass_of, field_types
 from study.config.presets import (
     FEW,
@@ -148,9 +149,15 @@ def _describe_missing_key(above: list[str], name: str, fields: list[str]) -> str
         near += [group for group in nearest(name, preset_groups(), 1) if group not in near]
     last = name.rpartition(".")[2]
     below = f"{at}." if at else ""
+    theirs = [key for key in meant(last) if key.startswith(below)]
     elsewhere = [key for key in keys() if key.startswith(below) and key.rpartition(".")[2] == last]
     offered = sorted(elsewhere, key=lambda key: key.count("."))[:FEW] or near
     head = f"{at} has no {shown(name)}" if at else f"{shown(name)} is not a setting of a study"
+    if not at and (why := NEEDLESS.get(name, "")):
+        return f"{head}. {why}"
+    if theirs:
+        keys_meant = any_of([f"{key}=" for key in theirs])
+        return f"{head}. Did you mean {keys_meant}, which judgedrift help {theirs[0]} explains?"
     if offered:
         return f"{head}. Did you mean {any_of([f'{key}=' for key in offered])}?"
     return f"{head}; it has {', '.join(fields[:FEW])} and {len(fields) - FEW} more."
@@ -178,7 +185,8 @@ def refuse_words(arguments: Sequence[str]) -> None:
         bare = flag.lstrip("-").replace("-", "_")
         value = next(text for text in arguments if text.startswith(flag)).partition("=")[2]
         is_key = _KEY.fullmatch(bare) and not _unknown(bare.split("."))
-        form = f"{bare}={shown(value) or 'VALUE'}" if is_key else "KEY=VALUE"
+        key = bare if is_key else next(iter(meant(bare)), "")
+        form = f"{key}={shown(value) or 'VALUE'}" if key else "KEY=VALUE"
         raise UserError(
             f"{shown(flag)} is not an option of a sweep: settings have no dashes. Type {form}; to"
             " list the settings, type judgedrift sweep --help"

@@ -94,6 +94,11 @@ def preset_file(group: str, name: str) -> Path:
     return next((file for file in files if file.is_file()), files[-1])
 
 
+def preset_text(group: str, name: str) -> str:
+    """The text of a preset's file, comments and all."""
+    return preset_file(group, name).read_text(encoding="utf-8")
+
+
 def preset_names(group: str) -> list[str]:
     """The presets of a config group."""
     return sorted({path.stem for each in folders() for path in (each / group).glob("*.yaml")})
@@ -111,6 +116,18 @@ def nearest(word: str, words: Iterable[str], most: int = NEAREST) -> list[str]:
     close = difflib.get_close_matches(word, names, n=most)
     inside = [name for name in names if len(word) > 2 and word.lower() in name.lower()]
     return list(dict.fromkeys([*close, *inside]))[:most]
+
+
+def unknown_name(
+    name: object, what: str, names: Sequence[str], near: str = "", most: int = 30
+) -> str:
+    """What to say of a name that is none of ``names``: the nearest, or ``near`` where it is one of
+    them, and those that are legal."""
+    offered = [near] if near in names else nearest(str(name), names, 1)
+    guess = f" Did you mean {offered[0]}?" if offered else ""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    legal = f"{', '.join(names[:most])}{more}" if names else "none"
+    return f"{shown(name)} is not {what}.{guess} Legal are {legal}."
 
 
 def any_of(words: list[str]) -> str:

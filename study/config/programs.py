@@ -33,11 +33,13 @@ class Executor(Served):
 class Limits:
     """Limits on the operator calls of one program."""
 
-    operator_calls: int = bounds.number(12, low=1, high=1000)
-    model_calls: int = bounds.number(40, low=1, high=MANY)
-    tokens: int = bounds.number(200_000, low=1, high=1000 * MANY)
+    operator_calls: int = bounds.number(12, low=1, high=1000, unit="calls")
+    """Most operator calls of one program."""
+    model_calls: int = bounds.number(40, low=1, high=MANY, unit="calls")
+    """Most requests to the executor by one program."""
+    tokens: int = bounds.number(200_000, low=1, high=1000 * MANY, unit="tokens")
     """Tokens of prompts and replies together."""
-    own_s: float = bounds.number(2.0, low=0.01, high=3600)
+    own_s: float = bounds.number(2.0, low=0.01, high=3600, unit="seconds")
     """Seconds of its own computing."""
 
 
@@ -45,9 +47,11 @@ class Limits:
 class Buffer:
     """Successful programs, as examples for later prompts."""
 
-    shots: int = bounds.number(0, low=0, high=20)
+    shots: int = bounds.number(0, low=0, high=20, unit="examples")
     """Examples in a prompt; 0 keeps no buffer."""
     mode: str = bounds.choice("cosine", "cosine", "mmr", "facility")
+    """Choice of examples: the nearest (cosine), near and different (mmr), or covering
+    (facility)."""
     verified: bool = True
     """Keep only what the rule calls right; false keeps what the judge calls right, so that its
     errors become examples."""
@@ -58,12 +62,13 @@ class Workflow:
     """How programs are asked for, executed and measured, where ``world=workflow``."""
 
     form: str = bounds.choice("python", "python", "dsl")
+    """Language of the programs: Python, or a short form for small policies (dsl)."""
     prompt: str = bounds.choice("layered", "layered", "problem")
     """layered: role, contract, operators, rules, domain, examples and problem; problem: that
     alone, for a policy that was taught the form."""
     operators: list[str] = field(default_factory=list, metadata=bounds.NAMES)
     """Operators that a layered prompt offers; empty for all."""
-    cap: int = bounds.number(4096, low=1, high=MANY)
+    cap: int = bounds.number(4096, low=1, high=MANY, unit="tokens")
     """Most tokens of a layered prompt."""
     blocks: str = ""
     """Folder of newer blocks of a layered prompt, as `experiments.workflow optimise` writes it. It
@@ -83,6 +88,6 @@ class Workflow:
     """Tests that the operator Test sees; hidden, the grader's tests, is a treatment."""
     priced: bool = True
     """Whether tokens count against a program's efficiency; false is a model without a price."""
-    full_tokens: int = bounds.number(8000, low=1, high=1000 * MANY)
+    full_tokens: int = bounds.number(8000, low=1, high=1000 * MANY, unit="tokens")
     """Operator tokens at which a program's efficiency is 0."""
     limits: Limits = field(default_factory=Limits)

@@ -29,6 +29,10 @@ from study.config.judge import Scorer as Scorer
 from study.config.marks import dataclass_of, field_types, mlflow_param, run_time
 from study.config.programs import Executor as Executor
 from study.config.programs import Workflow as Workflow
+from study.config.reward import Overlong as Overlong
+from study.config.reward import Repetition as Repetition
+from study.config.reward import Reward as Reward
+from study.config.reward import Scaffold as Scaffold
 from study.config.simulated import Failure as Failure
 from study.config.simulated import Simulated as Simulated
 from study.config.slurm import Slurm
@@ -42,10 +46,14 @@ Options = TypeVar("Options")
 class Lora:
     """The low-rank adapter that is trained in place of all weights."""
 
-    r: int = bounds.number(16, low=1, high=65_536)
-    alpha: int = bounds.number(32, low=1, high=MANY)
-    dropout: float = bounds.number(0.0, low=0, below=1)
+    r: int = bounds.number(16, low=1, high=65_536, unit="rank")
+    """Rank of the adapter."""
+    alpha: int = bounds.number(32, low=1, high=MANY, unit="factor")
+    """Scale of the adapter: its update counts alpha / r."""
+    dropout: float = bounds.number(0.0, low=0, below=1, unit="share")
+    """Share of the adapter's inputs that are dropped in an update."""
     target_modules: str = "all-linear"
+    """Layers that get an adapter, as peft names them."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +61,14 @@ class Warmup:
     """Supervised steps that teach a policy its task, or the form of its answers, before RL; the
     tiny policy knows nothing without them."""
 
-    steps: int = bounds.number(0, low=0, high=MANY)
-    batch: int = bounds.number(64, low=1, high=MANY)
-    learning_rate: float = bounds.number(3e-3, low=0)
+    steps: int = bounds.number(0, low=0, high=MANY, unit="steps")
+    """Supervised steps before RL; 0 is none."""
+    batch: int = bounds.number(64, low=1, high=MANY, unit="examples")
+    """Examples of a supervised step."""
+    learning_rate: float = bounds.number(3e-3, low=0, unit="step size")
+    """Learning rate of the supervised steps."""
     seed: int = bounds.seed(0)
+    """Seed of the order of the examples."""
 
 
 @dataclass(frozen=True)
@@ -64,14 +76,18 @@ class Policy:
     """The model that is trained, and how it is loaded and warmed up."""
 
     name: str = bounds.name("", empty=True)
+    """Its name in tables; that of its preset."""
     family: str = ""
+    """Model family, by which studies are grouped."""
     size: str = ""
+    """Number of parameters, such as 8B."""
     path: str = ""
     """Hugging Face folder or hub id; ``tiny`` builds a small policy and teaches it the task."""
     chat_template: str | None = None
     """A template in place of the model's own: a name in experiments/policies/templates, or a
     .jinja file."""
     dtype: str = bounds.choice("float32", "float32", "bfloat16", "float16", "float64")
+    """Number format of the weights in training."""
     lora: Lora | None = None
     warmup: Warmup | None = None
     architecture: dict[str, int] = field(default_factory=dict, metadata=bounds.COUNTS)
@@ -83,115 +99,72 @@ class Task:
     """Where rows come from, and how many are trained on and held out."""
 
     name: str = ""
+    """Kind of the task; presets: judgedrift presets task."""
     path: str | None = None
     """JSONL or Parquet of prompts, for tasks that read a file."""
-    train_rows: int = bounds.number(2048, low=1, high=1000 * MANY)
-    eval_rows: int = bounds.number(256, low=0, high=1000 * MANY)
+    train_rows: int = bounds.number(2048, low=1, high=1000 * MANY, unit="rows")
+    """Rows to train on."""
+    eval_rows: int = bounds.number(256, low=0, high=1000 * MANY, unit="rows")
+    """Held-out rows."""
     seed: int = bounds.seed(0)
+    """Seed by which rows are made and held out; arms must share it."""
     options: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Overlong:
-    """Linear penalty on the last ``buffer`` tokens of ``trainer.max_completion_length`` (DAPO):
-    factor * min(0, (max - buffer - tokens) / buffer); a buffer of 0 is no penalty."""
-
-    buffer: int = bounds.number(0, low=0, high=MANY)
-    factor: float = bounds.number(0.5, low=0)
-
-
-@dataclass(frozen=True)
-class Repetition:
-    """Penalty -weight * share of the answer's word n-grams that had come before."""
-
-    weight: float = bounds.number(0.0, low=0)
-    ngram: int = bounds.number(3, low=1, high=MANY)
-
-
-@dataclass(frozen=True)
-class Reward:
-    """How verdict, rules and truth make one number; see ``study.rewards.formulas``."""
-
-    name: str = "judge"
-    truth_weight: float = bounds.share(0.0)
-    """Weight of the rule truth in reward=judge; the judge has the rest."""
-    rules: str = bounds.choice("ignore", "ignore", "run", "judge")
-    """Use of a row's rules: run (in the sandbox), ignore, or judge (as criteria for the judge)."""
-    rule_part: str = bounds.choice("mean", "mean", "all")
-    """Score of the rules: mean, the share that passes, or all, 1 if every one passes, else 0."""
-    threshold: float = 0.5
-    """Score above which reward=binary is 1."""
-    weights: dict[str, float] = field(default_factory=dict)
-    """Weights of judge, rule and truth in reward=hybrid."""
-    domains: dict[str, str] = field(default_factory=dict, metadata=bounds.each("judge", "rule"))
-    """Reward of each domain in reward=by-domain: judge or rule."""
-    source: str = bounds.choice("judge", "judge", "rule", "judge-first", "rule-first")
-    """Source of correctness in rewards of executed programs."""
-    overlong: Overlong = field(default_factory=Overlong)
-    repetition: Repetition = field(default_factory=Repetition)
-
-
-@dataclass(frozen=True)
-class Scaffold:
-    """Criteria that some rollouts of a group are shown before they answer (RuscaRL)."""
-
-    name: str = bounds.choice("none", "none", "ruscarl")
-    group: str = bounds.choice("linear", "linear", "binary", "math_linear")
-    """Decline of the share of criteria from the first rollout of a group to the last."""
-    full_reveal: int = bounds.number(1, low=0, high=MANY)
-    """Number of rollouts that see all criteria with group=binary; the others see none."""
-    decay: str = bounds.choice("sigmoid", "none", "linear", "power", "sigmoid")
-    """Decline of that share over the steps."""
-    power: float = bounds.number(1.0, above=0)
-    x0: float = bounds.share(0.2)
-    """Share of the training at which the sigmoid is at one half."""
-    k: float = bounds.number(125.0, above=0)
-    """Steepness of the sigmoid."""
-    base_prompt: bool = False
-    """Whether a rollout that sees no criteria gets a plain system prompt."""
-    leak_warning: bool = True
-    """Whether the prompt asks the policy not to mention the criteria."""
-    keep: bool = False
-    """Whether the policy is updated on the scaffolded prompt. If not, the scaffold is removed
-    first, and the difference is recorded as component/scaffold_gap."""
+    """Settings of that task; see docs/extending.md."""
 
 
 @dataclass(frozen=True)
 class Trainer:
     """GRPO by TRL; names follow TRL's where one exists."""
 
-    steps: int = bounds.number(40, low=1, high=MANY)
-    prompts_per_step: int = bounds.number(8, low=1, high=MANY)
-    group_size: int = bounds.number(8, low=2, high=MANY)
-    micro_batch: int = bounds.number(64, low=1, high=MANY)
+    steps: int = bounds.number(40, low=1, high=MANY, unit="steps")
+    """Updates of the policy; one draws prompts_per_step x group_size completions."""
+    prompts_per_step: int = bounds.number(8, low=1, high=MANY, unit="prompts")
+    """Prompts of one step."""
+    group_size: int = bounds.number(8, low=2, high=MANY, unit="completions per prompt")
+    """Completions of one prompt, whose rewards are compared with one another."""
+    micro_batch: int = bounds.number(64, low=1, high=MANY, unit="completions")
     """Rollouts per forward and backward pass; prompts_per_step x group_size divides by it."""
-    max_completion_length: int = bounds.number(32, low=1, high=MANY)
-    temperature: float = bounds.number(1.0, low=0.001, high=100)
-    top_p: float = bounds.number(1.0, above=0, high=1)
-    top_k: int = bounds.number(0, low=0, high=MANY)
-    learning_rate: float = bounds.number(1e-3, low=0)
-    beta: float = bounds.number(0.0, low=0)
-    epsilon: float = bounds.number(0.2, above=0)
+    max_completion_length: int = bounds.number(32, low=1, high=MANY, unit="tokens")
+    """Most tokens of a completion, thinking included."""
+    temperature: float = bounds.number(1.0, low=0.001, high=100, unit="temperature")
+    """Temperature at which the policy's completions are drawn."""
+    top_p: float = bounds.number(1.0, above=0, high=1, unit="share of probability")
+    """Share of the probability that the policy's tokens are drawn from."""
+    top_k: int = bounds.number(0, low=0, high=MANY, unit="tokens")
+    """Most probable tokens that one is drawn from; 0 takes all."""
+    learning_rate: float = bounds.number(1e-3, low=0, unit="step size")
+    """Step size of the optimiser, AdamW."""
+    beta: float = bounds.number(0.0, low=0, unit="reward per nat")
+    """Weight of the KL penalty that holds the policy near its start; 0 is none."""
+    epsilon: float = bounds.number(0.2, above=0, unit="share")
+    """Largest change of a token's probability ratio that is rewarded (PPO's clip)."""
     loss_type: str = bounds.choice(
         "dapo", "dapo", "grpo", "bnpo", "dr_grpo", "cispo", "luspo", "sapo", "vespo"
     )
+    """How token losses become one loss, by TRL's names."""
     scale_rewards: str = bounds.choice("group", "group", "batch", "none")
-    max_grad_norm: float = bounds.number(1.0, low=0)
-    weight_decay: float = bounds.number(0.0, low=0)
+    """What a group's centred rewards are divided by: its standard deviation (group), that of the
+    batch, or 1 (none)."""
+    max_grad_norm: float = bounds.number(1.0, low=0, unit="norm")
+    """Gradient norm beyond which an update is scaled down; 0 never."""
+    weight_decay: float = bounds.number(0.0, low=0, unit="share per step size")
+    """Weight decay of AdamW."""
     lr_scheduler: str = bounds.choice(
         "constant",
         *("constant", "linear", "cosine", "cosine_with_restarts", "polynomial"),
         *("constant_with_warmup", "inverse_sqrt"),
     )
-    save_steps: int = run_time(bounds.number(1, low=1, high=MANY))
-    eval_steps: int = bounds.number(0, low=0, high=MANY)
+    """Course of the learning rate over the steps, by transformers' names."""
+    save_steps: int = run_time(bounds.number(1, low=1, high=MANY, unit="steps"))
+    """Steps between checkpoints, from which a killed run resumes."""
+    eval_steps: int = bounds.number(0, low=0, high=MANY, unit="steps")
     """Steps between evaluations of ``task.eval_rows`` held-out rows by rule, also before the first
     step and after the last; 0 is never."""
-    eval_samples: int = bounds.number(0, low=0, high=MANY)
+    eval_samples: int = bounds.number(0, low=0, high=MANY, unit="answers per row")
     """Sampled answers to each held-out row in frozen evaluation, from the same random numbers at
     every step and in every arm. All judges of the cell score them and the greedy answer, and they
     are recorded as rollouts are."""
-    reference: float = run_time(bounds.number(0.5, low=0, high=1))
+    reference: float = run_time(bounds.number(0.5, low=0, high=1, unit="share"))
     """Share of a step's groups whose log-probabilities under the initial policy are recorded at
     beta = 0; costs their forward pass and, without LoRA, a copy of the weights. At beta > 0 TRL
     computes those of all groups."""
@@ -199,6 +172,7 @@ class Trainer:
     """Whether the policy of each evaluated step is kept in the cell's ``kept``, without
     optimiser."""
     gradient_checkpointing: bool = False
+    """Whether activations are computed twice to save memory."""
     fast: bool = True
     """Whether each prompt is computed once per group, in generation and update, unlike in TRL."""
     vllm: Vllm = field(default_factory=Vllm)
@@ -209,12 +183,14 @@ class Tracking:
     """What MLflow gets, where it keeps it, and how often."""
 
     enabled: bool = True
+    """Whether MLflow gets anything; the records are written anyway."""
     uri: str | None = None
     """MLflow's store; null: MLFLOW_TRACKING_URI if it is set, else sqlite under the runs folder."""
     artifacts: str | None = None
     """URL for the files of a new experiment, such as s3://bucket/mlflow; null: MLflow's own place,
     or under the runs folder."""
-    flush_steps: int = bounds.number(10, low=1, high=MANY)
+    flush_steps: int = bounds.number(10, low=1, high=MANY, unit="steps")
+    """Steps between writes to MLflow."""
 
 
 @dataclass(frozen=True)
@@ -233,23 +209,24 @@ class Sweep:
     """Engine that runs the cells; see `experiments.launch.run`."""
     shard: str = ""
     """Share of the cells that ``engine=shard`` runs here, such as 1/2."""
-    workers: int = bounds.number(0, low=0, high=1024)
+    workers: int = bounds.number(0, low=0, high=1024, unit="cells")
     """Cells at once; 0 takes as many as this process's CPUs, GPUs and memory allow."""
-    threads: int = bounds.number(0, low=0, high=1024)
+    threads: int = bounds.number(0, low=0, high=1024, unit="threads")
     """Torch threads per cell; 0 takes its CPUs."""
-    cpus_per_cell: int = bounds.number(0, low=0, high=1024)
+    cpus_per_cell: int = bounds.number(0, low=0, high=1024, unit="CPUs")
     """CPUs per cell; 0 takes one and a share of the remaining ones."""
-    gpus_per_cell: float = bounds.number(0.0, low=0, high=64)
+    gpus_per_cell: float = bounds.number(0.0, low=0, high=64, unit="GPUs")
     """GPUs per cell; 0 takes one, if any and ``device`` is not cpu; .5 lets two cells share one."""
-    memory_per_cell_gb: float = bounds.number(0.0, low=0, high=100_000)
+    memory_per_cell_gb: float = bounds.number(0.0, low=0, high=100_000, unit="GB")
     """Main memory per cell, in GB; on CPUs, 0 takes the estimate of `experiments.plan.memory`."""
-    retries: int = bounds.number(3, low=0, high=100)
+    retries: int = bounds.number(3, low=0, high=100, unit="restarts")
     """Restarts of a cell whose job or node was lost."""
     ray: Ray = field(default_factory=Ray)
     slurm: Slurm = field(default_factory=Slurm)
     accelerate: str = ""
     """Config file of `accelerate`, whose processes train each cell."""
     report: bool = True
+    """Whether the sweep ends with the report."""
     notify: str = ""
     """Program, with plain words and local paths, to run when the sweep ends and on alarms; see
     docs/monitor.md."""
@@ -272,8 +249,10 @@ class VerdictStore:
 class Cost:
     """Limits on what one cell may spend on verdicts, shadow judges included; null is no limit."""
 
-    max_usd: float | None = bounds.number(None, above=0)
-    max_calls: int | None = bounds.number(None, above=0)
+    max_usd: float | None = bounds.number(None, above=0, unit="US dollars")
+    """Most that the verdicts of one cell may cost; it needs judge.price."""
+    max_calls: int | None = bounds.number(None, above=0, unit="requests")
+    """Most requests for the verdicts of one cell."""
 
 
 @dataclass(frozen=True)

@@ -31,13 +31,13 @@ class Operating:
     """Of one that checks: P(it says no | the solution is right)."""
     choice: dict[str, list[float]] = field(default_factory=dict, metadata=SHARES)
     """Of one that chooses: P(a right solution | right and wrong ones are shown)."""
-    words: int = bounds.number(0, low=0, high=1000)
+    words: int = bounds.number(0, low=0, high=1000, unit="words")
     """Number of filler words around the answer."""
-    sure: int = bounds.number(0, low=0, high=100)
+    sure: int = bounds.number(0, low=0, high=100, unit="phrases")
     """Number of confident phrases around the answer."""
-    bullets: int = bounds.number(0, low=0, high=100)
+    bullets: int = bounds.number(0, low=0, high=100, unit="lines")
     """List lines that those words fill; 0 is a plain line."""
-    tokens: int = bounds.number(0, low=0, high=1_000_000)
+    tokens: int = bounds.number(0, low=0, high=1_000_000, unit="tokens")
     """Reply tokens spent before the answer."""
 
 
@@ -53,9 +53,12 @@ class SimulatedExecutor:
     """Share of solving calls that repeat the solution in their prompt."""
     empty: float = bounds.share(0.0)
     """Probability of an empty reply."""
-    empty_per_1000: float = bounds.number(0.0, low=0, high=1)
+    empty_per_1000: float = bounds.number(
+        0.0, low=0, high=1, unit="probability per 1,000 characters"
+    )
     """Added probability per 1,000 characters of the prompt."""
     seed: int = bounds.seed(0)
+    """Seed of its draws."""
     operators: dict[str, Operating] = field(default_factory=dict, metadata=bounds.NAMES)
     """Settings of each operator, by its name."""
 

@@ -15,9 +15,12 @@ class Slurm:
     cluster: str = bounds.choice("slurm", "slurm", "local")
     """local runs the jobs on this machine, by the same way but without Slurm."""
     partition: str = ""
+    """Partition of the jobs; empty takes the cluster's default."""
     account: str = ""
+    """Account that the jobs are charged to."""
     constraint: str = ""
-    time_min: int = bounds.number(1440, low=1, high=1_000_000)
+    """Features that a node must have."""
+    time_min: int = bounds.number(1440, low=1, high=1_000_000, unit="minutes")
     """Minutes of one job; a cell that needs more goes on from its checkpoint in the next."""
     setup: list[str] = field(default_factory=list)
     """Lines of shell before each job, such as ``module load cuda``."""

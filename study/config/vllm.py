@@ -21,10 +21,10 @@ class Vllm:
     url: str = run_time("")
     """Address of the server of mode=server, such as http://127.0.0.1:8000. A server serves one
     cell."""
-    gpu_memory: float = run_time(bounds.number(0.3, above=0, high=1))
+    gpu_memory: float = run_time(bounds.number(0.3, above=0, high=1, unit="share of memory"))
     """Share of each GPU for vLLM's weights and cache with mode=colocate."""
-    tensor_parallel: int = bounds.number(1, low=1, high=1024)
+    tensor_parallel: int = bounds.number(1, low=1, high=1024, unit="GPUs")
     """Of mode=colocate: GPUs that share one copy of the model; the cell's processes divide by
     it."""
-    max_model_length: int = bounds.number(0, low=0, high=100_000_000)
+    max_model_length: int = bounds.number(0, low=0, high=100_000_000, unit="tokens")
     """Context in tokens with mode=colocate; 0 takes the model's own."""

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from judges import check
+from judges.ask.identity import build_grading
 from judges.endpoint.dialects import DIALECTS
 from judges.serving import server
 from study.config.compose import preset_names
-from study.config.schema import Endpoint, Judge, Price
+from study.config.schema import Endpoint, Grading, Judge, Price
 from study.verdict import Outcome
 from tests.conftest import ROOT, free_port
 from tests.study.test_verdict import verdict
@@ -80,6 +81,38 @@ def test_a_verdict_that_was_not_scored_is_exit_code_1(capsys, kind):
     assert check.main(["judge=sim-fair", failing, *quick]) == 1
     outcome = "transport" if kind == "http_500" else kind
     assert re.fullmatch(rf"{outcome}: .+", lines(capsys.readouterr().out)["verdict"])
+
+
+@pytest.mark.parametrize(
+    ("text", "grading", "settings"),
+    [
+        ("It is [[1]].", "pairwise", ["judge.grading.name=likert", "judge.grading.name=verif"]),
+        ("Score: 8/10", "likert", ["judge.grading.options.form='Score: {score}/10'"]),
+        ("[[80]]", "binary", ["judge.grading.name=likert"]),
+        ("[[tie]]", "likert", ["judge.grading.name=pairwise"]),
+        ("no idea", "likert", ["judge.grading.options.prompt=mine.txt"]),
+        ("no idea", "binary", ["judge.grading.options.structured=true"]),
+    ],
+)
+def test_a_reply_that_cannot_be_read_is_shown_with_the_form_and_what_to_add(
+    text: str, grading: str, settings: list[str]
+) -> None:
+    """The surest first: a grading that reads this very reply, a form that the endpoint forces."""
+    endpoint = Endpoint(dialect="vllm" if settings[0].endswith("true") else "openai")
+    judge = Judge(endpoint=endpoint, grading=Grading(grading))
+    rows = dict(check.screen(judge, verdict(outcome=Outcome.unparsed, text=text)))
+    assert rows["reply"] == text and rows["expects"] == build_grading(judge).reply_form
+    assert all(each in rows["try"] for each in settings)
+    assert list(rows).index("try") == list(rows).index("verdict") + 3
+
+
+def test_a_reply_that_was_cut_gets_more_room() -> None:
+    judge = Judge()
+    cut = check.remedies(judge, verdict(outcome=Outcome.truncated, text="[["))
+    assert cut[0] == f"judge.sampling.max_tokens={4 * judge.sampling.max_tokens}"
+    thinking = verdict(outcome=Outcome.empty, reason="there is only thinking")
+    assert "judge.sampling.thinking=false" in check.remedies(judge, thinking)
+    assert "try" not in dict(check.screen(judge, scored()))
 
 
 def test_an_endpoint_by_url_and_model(capsys, serving):

@@ -93,7 +93,8 @@ def test_the_argument_that_is_wrong_is_found(typed: list[str], expected: str) ->
     [
         (["--judge", "sim-fair"], "--judge is not an option of a sweep"),
         (["--judge=sim-fair"], "Type judge=sim-fair;"),
-        (["--max-steps=3"], "Type KEY=VALUE;"),
+        (["--max-steps=3"], "Type trainer.steps=3;"),
+        (["--nothing-like-it=3"], "Type KEY=VALUE;"),
         (["judge", "=", "sim-fair"], "Type judge=VALUE."),
         (["judge=sim-fair,", "sim-verbose"], "Type judge=sim-verbose."),
     ],
