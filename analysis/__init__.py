@@ -43,3 +43,7 @@ _WHERE = {
 
 
 __getattr__ = lazily("analysis", _WHERE)
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

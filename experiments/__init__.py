@@ -24,3 +24,7 @@ __all__ = ["Scorer", "make_trainer", "run_cell"]
 
 
 __getattr__ = lazily("experiments", FACE)
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

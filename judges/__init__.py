@@ -41,4 +41,4 @@ __getattr__ = lazily("judges", _MODULES)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return [*__all__]

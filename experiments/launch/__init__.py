@@ -15,6 +15,8 @@ PARTS = {
     "check_configs": "experiments.plan.preflight",
     "check_writable": "experiments.plan.preflight",
 }
-
-
 __getattr__ = lazily("experiments.launch", PARTS)
+
+
+def __dir__() -> list[str]:
+    return [*PARTS]

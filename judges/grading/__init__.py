@@ -22,3 +22,7 @@ GRADINGS: dict[str, type[AnswerGrading] | type[GroupGrading]] = {
 }
 
 __all__ = ["GRADINGS", "AnswerGrading", "Grading", "GroupGrading", "OneRequest"]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

@@ -5,3 +5,7 @@ from __future__ import annotations
 from judges.probes.variants import BASES, SLOTS, Source, Variant, variants
 
 __all__ = ["BASES", "SLOTS", "Source", "Variant", "variants"]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

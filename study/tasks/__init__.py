@@ -84,3 +84,10 @@ def order_of(config: Study) -> Drawing | None:
     if order is not None:
         order.check(config.trainer.steps * config.trainer.prompts_per_step)
     return order
+
+
+__all__ = ["SAMPLE", "TASKS", "checked", "kind_of", "nominal_mix", "oracle", "order_of", "sample"]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

@@ -214,3 +214,7 @@ def _later(
         return read(item, answer, graded)
 
     return result
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

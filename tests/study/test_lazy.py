@@ -3,11 +3,13 @@
 import doctest
 import importlib
 import pkgutil
+from types import ModuleType
 
 import pytest
 
 import study
-from tests.conftest import run_alone
+from tests.conftest import ROOT, run_alone
+from tests.invariants.test_house import FLOORS
 
 HEAVY = ("torch", "mlflow", "aiohttp", "transformers")
 MODULES = sorted(
@@ -29,6 +31,26 @@ def test_every_name_of_the_face_is_there() -> None:
     assert study.Cell is importlib.import_module("study.cell.cells").Cell
     with pytest.raises(AttributeError, match="no attribute 'Cells'"):
         study.Cells  # noqa: B018
+
+
+PACKAGES = [
+    ".".join(path.parent.relative_to(ROOT).parts)
+    for floor in FLOORS
+    for path in sorted((ROOT / floor).rglob("__init__.py"))
+    if "import " in path.read_text(encoding="utf-8")
+]
+"""Those that hold more than their rooms."""
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_package_offers_its_own_names_alone(name: str) -> None:
+    """What TAB shows behind it: nothing that it imports for itself, and every name can be had."""
+    package = importlib.import_module(name)
+    names = [each for each in dir(package) if not each.startswith("_")]
+    assert names and not {*names} & {"TYPE_CHECKING", "annotations", "lazily", "Path", "Any"}
+    assert not [each for each in names if isinstance(getattr(package, each), ModuleType)] or (
+        name == "study"  # `study.features`
+    )
 
 
 def test_neither_the_face_nor_the_whole_package_loads_what_is_heavy() -> None:

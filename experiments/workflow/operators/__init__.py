@@ -32,3 +32,9 @@ def declared() -> dict[str, Operator]:
 
 
 OPERATORS = declared()
+
+__all__ = ["OPERATORS", "ORDER", "Operator", "declared"]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

@@ -23,3 +23,9 @@ AFLOW = {
 """Data set -> the template that AFlow's search starts from."""
 FIRST = {"math": "custom", "code": "code", "qa": "answer"}
 """Domain -> the same."""
+
+__all__ = ["AFLOW", "FIRST", "TEMPLATES"]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]
