@@ -15,16 +15,11 @@
 # `analysis`, so change what you want to know and run it again. Nothing here changes the study.
 
 # %%
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from IPython.display import display
 
 from analysis import read_study
-from analysis.display.figures import looks
 from analysis.display.markup import number
-from analysis.records.frames import rollouts_frame, verdicts_frame
-from analysis.records.runs import step_means
 from study.features import FEATURES
 
 pd.options.display.float_format = number  # three digits
@@ -41,7 +36,6 @@ study_dir = f"{runs_dir}/{study}"
 records = read_study(study_dir)
 finished = [run for run in records.runs if run.done]
 arms = sorted({run.arm for run in finished})
-look = looks(arms)  # colour, line and marker, as in the report
 print(*records.problems, f"{len(finished)} finished runs of {len(records.table)}", sep="\n")
 
 # %% [markdown]
@@ -53,29 +47,12 @@ records.table[["arm", "seed", "state", "step", "steps", "seconds", "policy", "ta
 
 # %% [markdown]
 # ## Do the judge and the truth part?
-# Mean of each step over the finished runs of an arm: what the judge gave, and what the rules of the
-# task say of the same answers. A judge that rises while the truth falls is being exploited.
-
+# Mean over the runs of an arm at each step, with its 95 % interval: what the judge gave, and what
+# the rules of the task say of the same answers. A judge that rises while the truth falls is being
+# exploited. `records.curve("truth", "judge_score")` has the numbers.
 
 # %%
-def curve(runs, values):
-    """Steps that all runs have, and the mean over runs of ``values(run)``, (P, G), at each."""
-    steps = sorted(set.intersection(*(set(run.steps) for run in runs)))
-    lines = [dict(zip(run.steps, step_means(run, values(run)), strict=True)) for run in runs]
-    return steps, np.array([[line[step] for step in steps] for line in lines]).mean(axis=0)
-
-
-figure, axes = plt.subplots(1, 2, figsize=(10, 3.5), sharey=True)
-pairs = (("judge", lambda run: run.judge), ("truth", lambda run: run.truth))
-for axis, (name, values) in zip(axes, pairs, strict=True):
-    for arm in arms:
-        steps, means = curve([run for run in finished if run.arm == arm], values)
-        axis.plot(steps, means, label=arm, markevery=0.2, **look[arm])
-    axis.set(title=name, xlabel="step")
-if arms:
-    axes[0].legend()
-plt.close(figure)  # it is shown once, by the next line
-display(figure)
+records.plot() if finished else None
 
 # %% [markdown]
 # ## How far did the scores move?
@@ -125,19 +102,19 @@ moved.loc[moved.abs().max(axis=1).sort_values(ascending=False).index] if arms el
 # Judge minus truth, largest first. Read some of them: this is where a bias shows its face.
 
 # %%
-columns = ["rollout_id", "step", "prompt", "answer", "judge_score", "truth"]
-answers = rollouts_frame(study_dir, columns)
-answers["gap"] = answers["judge_score"] - answers["truth"]
+columns = ["cell", "rollout_id", "arm", "seed", "step", "gap", "judge_score", "truth"]
+answers = records.answers(columns=[*columns, "prompt", "answer"])
 worst = answers.sort_values("gap", ascending=False, kind="stable").head(most)
-worst[["arm", "seed", "step", "gap", "judge_score", "truth", "prompt", "answer"]]
+worst.drop(columns=["cell", "rollout_id"])
 
 # %% [markdown]
 # ## What did the judge say of the first of them?
 
 # %%
-verdicts = verdicts_frame(study_dir, ["rollout_id", "judge", "role", "outcome", "score", "reason"])
+columns = ["judge", "role", "outcome", "score", "reason", "reply"]
+verdicts = records.verdicts(columns=["cell", "rollout_id", "arm", *columns])
 worst_verdicts = verdicts.merge(worst[["cell", "rollout_id"]].head(1), on=["cell", "rollout_id"])
-worst_verdicts[["arm", "judge", "role", "outcome", "score", "reason"]]
+worst_verdicts[["arm", *columns]]
 
 # %% [markdown]
 # ## Which verdicts are missing?

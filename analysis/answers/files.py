@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +35,9 @@ ANSWER = {
     **{name: name for name in ("rollout_id", "step", "prompt_id", "group", "member")},
     **{name: name for name in ("dataset", "domain", "item", "prompt", "completion", "answer")},
     **{name: name for name in ("tokens", "stop", "logprob_sum", "reward", "advantage", "truth")},
-    **{"truth_missing": "truth_missing", "acting_score": "judge_score", "program": "outcome"},
+    **{"truth_missing": "truth_missing", "judge_score": "judge_score", "program": "outcome"},
 }
-"""Columns of the answer, and what the records call them."""
-BEHAVIOUR = "behaviour/"
-"""Prefix of the columns with what was measured of the answer."""
+"""Columns of the answer, and what the records call them. Next to them stand `study.features`."""
 JUDGED = {
     **{name: name for name in ("judge", "role", "judge_id", "revision", "grading")},
     **{"grading_version": "grading_version", "vote": "sample_index", "outcome": "outcome"},
@@ -49,30 +47,67 @@ JUDGED = {
     **{name: name for name in ("cost_usd", "from_cache", "served_model")},
 }
 """Columns of the verdict, and what the records call them."""
-_GAP = "gap"
+GAP = "gap"
 
 
 def schema_of(answers: Answers) -> pa.Schema:
     """The columns of the table, in order."""
     first = [(name, "int64" if name == "seed" else "string") for name in WHOSE]
     own = [(name, {**ROLLOUT, **OPTIONAL}[column]) for name, column in ANSWER.items()]
-    behaviour = [(f"{BEHAVIOUR}{name}", "float64") for name in FEATURES]
+    behaviour = [(name, "float64") for name in FEATURES]
     numbers = [(name, "float64") for name in answers.numbers()]
     judged = [(name, VERDICT[column]) for name, column in JUDGED.items()]
-    judged.insert(1 + list(JUDGED).index("score"), (_GAP, "float64"))
+    judged.insert(1 + list(JUDGED).index("score"), (GAP, "float64"))
     columns = [*first, *own, *behaviour, *numbers, *judged]
     return pa.schema([(name, arrow_type(kind)) for name, kind in columns])
 
 
-def tables(answers: Answers, schema: pa.Schema, held_out: bool | None = None) -> Iterator[pa.Table]:
-    """The rows, step by step; ``held_out`` limits them to one of `reading.SETS`."""
-    numbers = [name for name in schema.names if name.startswith(NUMBERS)]
-    columns = [*ANSWER.values(), *numbers]
+def tables(
+    answers: Answers, schema: pa.Schema, steps: Collection[int] | None = None
+) -> Iterator[pa.Table]:
+    """The rows, step by step, with the columns of ``schema``: some or all of `schema_of`."""
+    names, verdict_names = answer_names(schema.names), schema.names
+    if GAP in schema.names:
+        names, verdict_names = [*names, "truth"], [*verdict_names, "score"]
+    columns = ["rollout_id", *(JUDGED[name] for name in verdict_names if name in JUDGED)]
     for source in answers.sources:
-        if held_out is None or source.held_out is held_out:
-            verdict_columns = ["rollout_id", *JUDGED.values()]
-            for _, rollouts, verdicts in answers.judged(source, columns, verdict_columns):
-                yield _joined(answers, source, rollouts, verdicts, schema)
+        for _, rollouts, verdicts in answers.judged(source, recorded(names), columns, steps):
+            yield _joined(answers, source, rollouts, verdicts, schema)
+
+
+def answer_names(names: Iterable[str]) -> list[str]:
+    """Those of the columns that say something of the answer itself."""
+    return [name for name in names if name in (*ANSWER, *FEATURES) or name.startswith(NUMBERS)]
+
+
+def recorded(names: Iterable[str]) -> list[str]:
+    """Columns of the recorded rollouts that it takes for these columns of the answer."""
+    columns = ["answer" if name in FEATURES else ANSWER.get(name, name) for name in names]
+    return list(dict.fromkeys(["rollout_id", *columns]))
+
+
+def answer_columns(
+    answers: Answers, source: Source, rollouts: pa.Table, names: Iterable[str]
+) -> dict[str, pa.ChunkedArray | pa.Array]:
+    """Columns of the run and of the answer, those of ``names``: one entry for each rollout."""
+    names = list(names)
+    run = (source.cell, source.arm, source.judge, source.seed, source.set)
+    whose = zip(WHOSE, (answers.folder.name, *run), strict=True)
+    columns = {name: pa.array([value] * len(rollouts)) for name, value in whose if name in names}
+    if any(name in FEATURES for name in names):
+        behaviour = measured(rollouts["answer"].to_pylist(), answers.keyword)
+        columns |= {
+            name: pa.array(behaviour[:, k], pa.float64(), from_pandas=True)
+            for k, name in enumerate(FEATURES)
+            if name in names
+        }
+    own = [name for name in answer_names(names) if name not in FEATURES]
+    return columns | {name: _column(rollouts, ANSWER.get(name, name)) for name in own}
+
+
+def difference(judged: Any, truth: Any) -> Any:
+    """Score minus truth, null where either is."""
+    return pc.call_function("subtract", [each.cast(pa.float64()) for each in (judged, truth)])
 
 
 def _joined(
@@ -94,25 +129,14 @@ def _joined(
         for vote in votes.get(name, [None])
     ]
     places = pa.array([place for place, _ in pairs], pa.int64())
-    behaviour = measured(rollouts["answer"].to_pylist(), answers.keyword)
-    left = {
-        **{name: _column(rollouts, column) for name, column in ANSWER.items()},
-        **{name: _column(rollouts, name) for name in schema.names if name.startswith(NUMBERS)},
-        **{
-            f"{BEHAVIOUR}{name}": pa.array(behaviour[:, k], pa.float64(), from_pandas=True)
-            for k, name in enumerate(FEATURES)
-        },
-    }
-    right = {name: _column(verdicts, column) for name, column in JUDGED.items()}
     at_vote = pa.array([vote for _, vote in pairs], pa.int64())
+    names = [*schema.names, *(("truth", "score") if GAP in schema.names else ())]
+    left = answer_columns(answers, source, rollouts, names)
+    right = {name: _column(verdicts, column) for name, column in JUDGED.items() if name in names}
     columns = {name: _taken(values, places) for name, values in left.items()}
     columns |= {name: _taken(values, at_vote) for name, values in right.items()}
-    run = (source.cell, source.arm, source.judge, source.seed, source.set)
-    whose = dict(zip(WHOSE, (answers.folder.name, *run), strict=True))
-    columns |= {name: pa.array([value] * len(pairs)) for name, value in whose.items()}
-    columns[_GAP] = pc.call_function(
-        "subtract", [columns["score"].cast(pa.float64()), columns["truth"].cast(pa.float64())]
-    )
+    if GAP in names:
+        columns[GAP] = difference(columns["score"], columns["truth"])
     arrays = [columns[field.name].cast(field.type) for field in schema]
     return pa.Table.from_arrays(arrays, schema=schema)
 
@@ -193,7 +217,7 @@ def write_hf(answers: Answers, out: Path) -> int:
         (folder / "data").mkdir()
         for split, held_out in SPLITS.items():
             if any(source.held_out is held_out for source in answers.sources):
-                some = _groups(tables(answers, schema, held_out))
+                some = _groups(tables(answers.of(held_out=held_out), schema))
                 counts[split] = _shards(some, schema, lambda n, s=split: f"{s}-{n:05d}", folder)
         write_text(folder / "README.md", _card(answers, counts))
     return sum(counts.values())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pandas as pd
@@ -37,6 +37,7 @@ class Source:
     judge: str
     """The judge that the cell was trained under."""
     policy: str
+    task: str
     on_failure: str
     state: str
     seed: int
@@ -62,6 +63,21 @@ class Answers:
     """As `analysis.records.frames.runs_frame` gives them."""
     problems: list[str] = field(default_factory=list)
     """Sentences on what could not be read; more of them while it is read."""
+
+    def of(
+        self, arm: str | None = None, seed: int | None = None, held_out: bool | None = None
+    ) -> Answers:
+        """Those of one arm, one seed or one of `SETS`. What is found damaged is told to both."""
+        limits = {"arm": arm, "seed": seed, "held_out": held_out}
+        wanted = {name: value for name, value in limits.items() if value is not None}
+        return replace(
+            self,
+            sources=[
+                source
+                for source in self.sources
+                if all(getattr(source, name) == value for name, value in wanted.items())
+            ],
+        )
 
     def steps(
         self,
@@ -133,7 +149,7 @@ def read_answers(study_dir: Path | str) -> Answers:
                 texts = (*foreign_parts(place / kind), *lost_steps(place / kind))
                 problems += [text.rstrip(".") for text in texts]
             if (place / "rollouts").is_dir():
-                names = ("cell", "arm", "judge", "policy", "on_failure", "state")
+                names = ("cell", "arm", "judge", "policy", "task", "on_failure", "state")
                 values = (str(row[name]) for name in names)
                 sources.append(Source(*values, int(row["seed"]), bool(held_out), place))
     return Answers(folder, sources, shared_keyword(runs["keyword"]), runs, problems)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,7 @@ from study.config.identity import left_out
 from study.config.marks import under
 from study.errors import UserError
 from study.features import unit
+from study.screen import plural
 from study.system.files import Damaged
 
 SCORES = ("truth", "judge_score", "gap")
@@ -39,7 +41,7 @@ Place = tuple[str, str]
 """A key of the config and an arm; no arm is all cells."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Side:
     """One of the two studies."""
 
@@ -52,10 +54,14 @@ class Side:
     runs: tuple[Run, ...]
     """Those that the estimates rest on: the finished ones, or all where none is finished."""
 
+    def __repr__(self) -> str:
+        return f"<Side {self.records!r}>"
+
     @classmethod
-    def read(cls, folder: Path) -> Side:
-        """Raises UserError: no cell of it can be read."""
-        records, every = read_study(folder), []
+    def of(cls, records: Records) -> Side:
+        """A study that was read. Raises UserError: no cell of it can be read."""
+        folder, every = records.folder, []
+        records = replace(records, problems=[*records.problems])
         for path in study_cells(folder):
             try:
                 every.append(load_cell(path))
@@ -135,7 +141,7 @@ class CrossForecast:
         return {"of": self.of, "by": self.by, **result}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Everything that `analysis.compare` prints.
 
@@ -154,6 +160,31 @@ class Comparison:
     shifts: list[ShiftPair]
     forecasts: list[CrossForecast]
     problems: list[str]
+
+    def __repr__(self) -> str:
+        one, other = (side.name for side in self.sides)
+        arms = f"{plural(len(self.both), 'arm')} in both"
+        keys = f"{plural(len(self.config), 'difference')} in the config"
+        return f"<Comparison of {one} and {other}: {arms}, {keys}>"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(repr(self)[1:-1])}</p>{self.table().to_html(index=False)}"
+
+    def table(self) -> pd.DataFrame:
+        """How far each arm moved in either study, a row for each metric and arm: ``shift_1`` in the
+        first, ``shift_2`` in the second, and ``diff``, the second less the first over the ``pairs``
+        of seeds that both have, from ``low`` to ``high`` (95 %). NaN where a study has none."""
+        return pd.DataFrame(
+            [
+                {
+                    **{"metric": row.metric, "unit": row.unit, "arm": row.arm},
+                    **{f"shift_{k}": each.value for k, each in enumerate(row.shift, 1)},
+                    **{"diff": row.diff.value, "low": row.diff.low, "high": row.diff.high},
+                    **{"pairs": row.diff.n, "note": row.diff.note},
+                }
+                for row in self.shifts
+            ]
+        )
 
     def numbers(self) -> dict[str, object]:
         """For JSON."""
@@ -180,15 +211,21 @@ class Comparison:
         }
 
 
-def compare(left: Path, right: Path, forecast: bool = True) -> Comparison:
-    """The studies in two folders, side by side.
+def compare(
+    left: Records | Path | str, right: Records | Path | str, forecast: bool = False
+) -> Comparison:
+    """Two studies side by side.
 
     Args:
-        left, right: folders of the studies.
+        left, right: studies that were read, or their folders.
         forecast: whether each is forecast by the other, for which judges are asked of first
             rollouts what the store does not have.
+
+    Raises UserError: no such study, or no cell of one can be read.
     """
-    one, other = sides = (Side.read(left), Side.read(right))
+    studies = [each if isinstance(each, Records) else read_study(each) for each in (left, right)]
+    one, other = sides = (Side.of(studies[0]), Side.of(studies[1]))
+    folders = [each.folder.absolute() for each in studies]
     both = [arm for arm in dict.fromkeys(one.arms) if arm in other.arms]
     on: On = "held_out" if all(all_frozen(side.runs) for side in sides) else "rollouts"
     return Comparison(
@@ -198,7 +235,7 @@ def compare(left: Path, right: Path, forecast: bool = True) -> Comparison:
         alone=[sorted({*side.arms} - {*both}) for side in sides],
         config=differences(one, other, both),
         shifts=shifts(one, other, on),
-        forecasts=forecasts((left, one), (right, other)) if forecast else [],
+        forecasts=forecasts((folders[0], one), (folders[1], other)) if forecast else [],
         problems=[problem for side in sides for problem in side.records.problems],
     )
 

@@ -1,6 +1,6 @@
 """What training under each judge did: curves, gap, behaviour drift, failures, sample completions.
 
-Tables only; `analysis.report.figures` draws them and `analysis.report.words` puts them into
+Tables only; `analysis.drift.figures` draws them and `analysis.report.words` puts them into
 sentences. An arm is a judge (and any other declared factor); its runs, one per seed, are the units
 of every interval.
 """

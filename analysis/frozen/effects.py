@@ -37,7 +37,7 @@ On = Literal["held_out", "rollouts"]
 ON: tuple[On, ...] = ("held_out", "rollouts")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Effects:
     """Shifts of every run, as `analysis.drift.estimate.run_shifts` has them."""
 
@@ -50,6 +50,9 @@ class Effects:
     behaviours: pd.DataFrame
     variances: RunVariances
     """Of scores and behaviours together."""
+
+    def __repr__(self) -> str:
+        return f"<Effects {self.where}; {plural(self.scores['cell'].nunique(), 'run')}>"
 
     @property
     def where(self) -> str:

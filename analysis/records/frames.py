@@ -33,6 +33,8 @@ from study.cell.study_file import read_study
 from study.cell.verify import foreign_parts, lost_steps, read_form, strangers
 from study.cli import StudyOptions
 from study.config.identity import flatten
+from study.features import BEHAVIOURS
+from study.programs.rewards import SHARES
 from study.system.files import Damaged, read_yaml
 
 NUMBERS = (COMPONENT, FEATURE)
@@ -143,7 +145,8 @@ def rollouts_frame(
     ``frozen`` reads the answers to held-out rows instead (`study.cell.records.EVALUATIONS`).
 
     A prefix such as those of `NUMBERS` among the columns, which ends with a slash, stands for all
-    columns that begin with it. A component or feature that no rollout has is NaN throughout.
+    columns that begin with it. A component or feature that no rollout has is NaN throughout; the
+    behaviours of `study.features` are measured from the answer, not recorded.
     Raises KeyError: a column that no rollout file has and the contract does not know.
     """
     kind = f"{EVALUATIONS}/rollouts" if frozen else "rollouts"
@@ -292,7 +295,7 @@ def _parts_frame(
     if tables:
         frame = pa.concat_tables(tables, promote_options="permissive").to_pandas()
         present = {*contract, *frame}
-        unknown = [n for n in wanted if n not in present and not n.startswith(NUMBERS)]
+        unknown = [n for n in wanted if n not in present and not _may_be_recorded(n)]
         if unknown:
             raise KeyError(f"{kind} have no {', '.join(unknown)}; they have {', '.join(contract)}")
     dtypes = {name: contract.get(name, "float64") for name in wanted}
@@ -301,6 +304,13 @@ def _parts_frame(
     frame = _typed(frame.reindex(columns=list(dtypes)), dtypes)
     frame.insert(0, "cell", cells)
     return _with_axes(frame, runs, problems)
+
+
+def _may_be_recorded(name: str) -> bool:
+    """Whether a run may have such a number. Behaviours are measured from the answer instead, but
+    for those that a reward has a term for."""
+    measured = {*BEHAVIOURS} - {*SHARES}
+    return name.startswith(NUMBERS) and name.removeprefix(FEATURE) not in measured
 
 
 def _frame_columns(
@@ -322,11 +332,12 @@ def _frame_columns(
 
 
 def _with_axes(frame: pd.DataFrame, runs: pd.DataFrame, problems: list[str]) -> pd.DataFrame:
-    """Run axes by cell. A name that the frame uses itself keeps its own meaning there."""
+    """Run axes by cell, the reward's name as ``reward_name``, for ``reward`` is a number. ``judge``
+    keeps its own meaning in a frame that has it."""
     codes = pd.Categorical(frame["cell"], categories=list(runs["cell"])).codes
-    renamed = {"judge": "acting_judge", "reward": "reward_name"}
+    names = {"reward": "reward_name", **({"judge": "acting_judge"} if "judge" in frame else {})}
     for axis in AXES:
-        name = renamed.get(axis, axis) if axis in frame else axis
+        name = names.get(axis, axis)
         values = pd.Categorical(runs[axis], runs[axis].unique())
         frame[name] = (runs[axis].to_numpy() if axis == "seed" else values).take(codes)
     frame.attrs["problems"] = problems

@@ -47,6 +47,7 @@ from study.config.identity import flatten, identifying
 from study.errors import UserError
 from study.features import FEATURES, measured, shared_keyword
 from study.programs.endings import Ending
+from study.screen import plural
 
 LARGE = 64_000_000
 """Bytes on disk from which other processes are worth their start."""
@@ -62,7 +63,7 @@ REFERENCE = "component/reference_logprob"
 """Rollout column with the log-probability of the completion under the start policy."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """One run as arrays: P groups of all steps together, G rollouts each, K features."""
 
@@ -115,6 +116,11 @@ class Run:
     """The answers to held-out rows: their groups by evaluated step, 0 too, the greedy one first and
     then those drawn; without reward and advantage. None where there are none."""
 
+    def __repr__(self) -> str:
+        steps = plural(len(np.unique(self.step_P)), "step")
+        state = "done" if self.done else "not finished"
+        return f"<Run {self.cell}: {self.arm}, {steps}, {self.rollouts:,} rollouts, {state}>"
+
     @property
     def steps(self) -> np.ndarray:
         """The T steps that the run made, shape (T,): all declared ones once it is done.
@@ -155,7 +161,7 @@ class Run:
         return replace(self, **part)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Records:
     """Everything numeric that a study has on record."""
 
@@ -169,6 +175,18 @@ class Records:
     keyword: str
     problems: list[str]
     """Sentences on what could not be read."""
+
+    def __repr__(self) -> str:
+        """``<Study quickstart: 3 arms, 3 seeds, 9 cells (9 done), /home/you/runs/quickstart>``"""
+        counts = self.table["state"].value_counts()
+        states = ", ".join(f"{count} {state}" for state, count in counts.items())
+        extent = [
+            plural(self.table["arm"].nunique(), "arm"),
+            plural(self.table["seed"].nunique(), "seed"),
+            plural(len(self.table), "cell") + (f" ({states})" if states else ""),
+            *([plural(len(self.problems), "problem")] if self.problems else []),
+        ]
+        return f"<{type(self).__name__} {self.folder.name}: {', '.join(extent)}, {self.folder}>"
 
 
 def read_study(study_dir: Path | str) -> Records:

@@ -49,7 +49,7 @@ from analysis.workflow.arm import of_study as workflow_of
 from study.features import FEATURES
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evidence:
     """Every table of one study's report.
 
@@ -121,6 +121,9 @@ class Evidence:
     """Why substitution cannot be told; empty where it can."""
     problems: list[str]
     """Steps and replays that were left out; what could not be read is in ``records.problems``."""
+
+    def __repr__(self) -> str:
+        return f"<Evidence {self.effects.where}; {self.records!r}>"
 
     @property
     def name(self) -> str:

@@ -33,6 +33,7 @@ from analysis.display.markup import (
 )
 from analysis.dose import display as dose_display
 from analysis.drift import estimate as drift
+from analysis.drift import figures
 from analysis.families import display as families_display
 from analysis.field import display as field_display
 from analysis.interventions import display as interventions_display
@@ -43,7 +44,7 @@ from analysis.onset import display as onset_display
 from analysis.propagation import display as propagation_display
 from analysis.propagation import estimate as propagation
 from analysis.records.runs import TAIL
-from analysis.report import figures, tables, words
+from analysis.report import tables, words
 from analysis.report.evidence import Evidence, gather
 from analysis.report.headlines import FirstScreen, first_screen
 from analysis.report.words import extent, limits, substituted

@@ -16,13 +16,13 @@ import numpy as np
 from scipy.stats import binom
 
 from analysis.display.markup import bracket, listed, number, p_value, render_text, signed
+from analysis.drift.figures import NO_REASON
 from analysis.frozen.estimate import has_frozen
 from analysis.ledger.display import lost_sentences, paid_sentences
 from analysis.onset.overopt import place
 from analysis.propagation.calibration import Calibration
 from analysis.records.frames import NAMELESS
 from analysis.report.evidence import Evidence
-from analysis.report.figures import NO_REASON
 from analysis.report.tables import row_of, shifts_of
 from study.config.endpoints import REHEARSED
 from study.screen import plural

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from study.screen import plural
+
 LEVEL = 0.95
 NAN = float("nan")
 ENDS = (-float("inf"), float("inf"))
@@ -35,7 +37,7 @@ class Estimate:
 
     def __str__(self) -> str:
         """``+12.3 [+4.5, +20.1] over 3 runs``"""
-        over = f" over {self.n} {self.unit}s" if self.unit else ""
+        over = f" over {plural(self.n, self.unit)}" if self.unit else ""
         note = f" ({self.note})" if self.note else ""
         return f"{self.value:+.4g} [{self.low:+.4g}, {self.high:+.4g}]{over}{note}"
 

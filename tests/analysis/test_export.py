@@ -38,12 +38,12 @@ def test_a_row_is_an_answer_and_a_judge_and_a_missing_verdict_is_null(table):
     (row,) = row.to_dict("records")
     facts = [row[name] for name in ("arm", "run_judge", "seed", "set")]
     assert facts == ["sim-verbose", "sim-verbose", 1, "training"]
-    assert row["behaviour/length"] == 25 and row["prompt"] == "Say something, prompt 1 of step 3"
+    assert row["length"] == 25 and row["prompt"] == "Say something, prompt 1 of step 3"
     assert row["truth"] == pytest.approx(0.41) and row["score"] == pytest.approx(0.60)
-    assert row["gap"] == pytest.approx(0.19) and row["acting_score"] == row["score"]
+    assert row["gap"] == pytest.approx(0.19) and row["judge_score"] == row["score"]
     failed = table[table.outcome == "unparsed"]
     assert len(failed) == 3 * 6 * 4 and set(failed.member) == {3}
-    assert failed[["score", "gap", "reward", "advantage", "acting_score"]].isna().all(axis=None)
+    assert failed[["score", "gap", "reward", "advantage", "judge_score"]].isna().all(axis=None)
 
 
 def test_a_csv_holds_the_same_and_nothing_that_a_spreadsheet_would_run(make_study, tmp_path):
@@ -110,7 +110,7 @@ def test_shadow_judges_and_votes_have_rows_of_their_own(small_study, tmp_path):
     assert all(each == ["acting", "shadow"] for each in roles)
     assert set(table.loc[table.role == "shadow", "judge"]) == {"sim-verbose"}
     scored = table[(table.role == "acting") & table.score.notna()]
-    assert np.allclose(scored.score, scored.acting_score)
+    assert np.allclose(scored.score, scored.judge_score)
 
 
 def test_an_answer_that_no_judge_saw_has_a_row(make_study, tmp_path):
@@ -148,7 +148,7 @@ def test_hugging_face_reads_the_folder(make_study, tmp_path, monkeypatch):
     read = datasets.load_dataset(str(out), cache_dir=str(tmp_path / "cache"))
     assert {split: len(rows) for split, rows in read.items()} == {"train": 288, "held_out": 16}
     row = read["train"][0]
-    assert row["arm"] == "sim-fair" and row["behaviour/length"] == 6 and row["labels"] == []
+    assert row["arm"] == "sim-fair" and row["length"] == 6 and row["labels"] == []
     assert set(read["held_out"]["set"]) == {"held-out"}
 
 
@@ -228,7 +228,7 @@ def test_inspect_reads_its_logs(make_study, tmp_path, monkeypatch):
         assert read.status == "success" and read.eval.task == "sim-flaky"
         assert read.eval.viewer.trust_content is False, "what others wrote is text"
         (mean,) = [score for score in read.results.scores if score.name == "truth (rules)"]
-        assert mean.metrics["mean"].value == pytest.approx(0.5)
+        assert mean.metrics["mean"].value == pytest.approx(0.4)
         samples += read.samples
     assert len(samples) == 96 == len({sample.id for sample in samples})
     for sample in samples:
@@ -248,6 +248,22 @@ def test_inspect_has_scores_of_few_digits(make_study, tmp_path):
     assert scores == {0.666667}
     metadata = log.read_eval_log(listed).samples[0].metadata
     assert "reward" in metadata and not {"dataset", "domain", "item"} & set(metadata)
+
+
+def test_inspect_knows_target_tokens_duration_and_data_set(small_study, tmp_path):
+    """A simulated judge reports its tokens; the task has criteria and no reference."""
+    log = pytest.importorskip("inspect_ai.log", reason="the extra inspect is not installed")
+    assert export(small_study, "inspect", tmp_path / "logs") == 0
+    for each in log.list_eval_logs(str(tmp_path / "logs")):
+        read = log.read_eval_log(each)
+        assert read.eval.dataset.name == "instruct-mini"
+        assert read.stats.started_at < read.stats.completed_at
+        assert all(sample.target for sample in read.samples)
+        usage = read.stats.model_usage
+        assert set(usage) == {"tiny", "sim-verbose", read.eval.metadata["judge"]}
+        written = sum(sample.metadata["tokens"] for sample in read.samples)
+        assert usage["tiny"].output_tokens == usage["tiny"].total_tokens == written
+        assert usage["sim-verbose"].input_tokens > usage["sim-verbose"].output_tokens > 0
 
 
 def test_inspect_tells_a_judge_named_truth_and_lost_verdicts_apart(make_study, tmp_path):

@@ -9,9 +9,10 @@ import pytest
 
 from analysis.display.figures import looks
 from analysis.drift import estimate as drift
+from analysis.drift import figures
 from analysis.onset import display as onset_display
 from analysis.records.runs import ends, shift
-from analysis.report import figures, sections
+from analysis.report import sections
 from analysis.scaffold.__main__ import main
 from analysis.scaffold.display import changes, schedule
 from study.config.schema import Scaffold

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from analysis.display.markup import number
 from analysis.drift import estimate as drift
-from analysis.report import figures
+from analysis.drift import figures
 from analysis.report.claims import Claim, in_hundred, is_yes_or_no
 from analysis.report.evidence import Evidence
 from analysis.report.headlines import findings, first_screen, smoke_test

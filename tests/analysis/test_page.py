@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from analysis.display import markup, svg, texts
 from analysis.display.figures import looks, looks_of
+from analysis.drift import figures
 from analysis.drift.estimate import learning_curves
-from analysis.report import figures
 from study.screen import CONTROLS
 from tests.conftest import ROOT, Page
 

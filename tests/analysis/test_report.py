@@ -18,10 +18,11 @@ import pytest
 from analysis.display import markup
 from analysis.display.figures import looks
 from analysis.display.markup import write_page
+from analysis.drift import figures
 from analysis.ledger.display import ledger_table, stacked
 from analysis.onset import display as onset_display
 from analysis.propagation.calibration import AGAINST
-from analysis.report import figures, sections
+from analysis.report import sections
 from analysis.report.evidence import of_records
 from analysis.report.sections import write_report
 from analysis.report.words import findings

@@ -28,12 +28,13 @@ from analysis.display.figures import (
     outside_legend,
     palette,
     panels_of,
+    rows_of,
     scored,
     single,
     style,
 )
 from analysis.display.markup import TEXTS
-from analysis.drift.estimate import learning_curves
+from analysis.drift.estimate import SCORES, learning_curves
 from study.features import FEATURES, possible, unit
 
 if TYPE_CHECKING:
@@ -173,24 +174,29 @@ MOST_ARMS = 5
 PANEL = 3.8
 """Inches of each of them."""
 COURSE = ("judge_score", "truth", "length")
-"""What they are of."""
+"""What the first screen shows of them."""
 
 
 @style()
-def course(curves: pd.DataFrame, arms: Sequence[str], look: dict[str, dict[str, Any]]) -> Figure:
-    """Judge's score, truth and length over the steps: a panel for each, a line for each arm, which
-    is the mean over its runs; the band goes from the lowest run to the highest.
+def course(
+    curves: pd.DataFrame,
+    arms: Sequence[str],
+    look: dict[str, dict[str, Any]],
+    of: Sequence[str] = COURSE,
+) -> Figure:
+    """Scores and behaviours over the steps: a panel for each, a line for each arm, which is the
+    mean over its runs; the band goes from the lowest run to the highest.
 
     ``curves``: of runs, as `analysis.drift.estimate.run_curves` gives them.
     """
     from matplotlib.ticker import MaxNLocator
 
-    shown = curves[curves["arm"].isin(list(arms)) & curves["metric"].isin(COURSE)]
+    shown = curves[curves["arm"].isin(list(arms)) & curves["metric"].isin(of)]
     arm_of = dict(zip(shown["cell"], shown["arm"], strict=True))
     runs = learning_curves(shown.assign(arm=shown["cell"]), DRAWN)
     runs = runs.assign(arm=runs["arm"].map(arm_of)).dropna(subset="mean")
-    metrics = [metric for metric in COURSE if metric in set(runs["metric"])]
-    figure = blank(PANEL * len(metrics), 2.9)
+    metrics = [metric for metric in of if metric in set(runs["metric"])]
+    figure = blank(PANEL * max(1, min(3, len(metrics))), 2.9 * max(1, rows_of(len(metrics))))
     panels = panels_of(figure, len(metrics))
     for metric, axes in zip(metrics, panels, strict=True):
         of_metric = runs[runs["metric"] == metric]
@@ -204,7 +210,7 @@ def course(curves: pd.DataFrame, arms: Sequence[str], look: dict[str, dict[str, 
         axes.set_title(f"{TEXTS['scores'].get(metric, metric)} ({UNITS.get(metric, unit(metric))})")
         axes.set_xlabel("training step")
         axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-    scores = [axes for metric, axes in zip(metrics, panels, strict=True) if metric in UNITS]
+    scores = [axes for metric, axes in zip(metrics, panels, strict=True) if metric in SCORED]
     for limit in zip(*(axes.get_ylim() for axes in scores), strict=True):
         for axes in scores:  # one scale, so that a score that outruns the truth is seen
             low, high = axes.get_ylim()
@@ -213,5 +219,5 @@ def course(curves: pd.DataFrame, arms: Sequence[str], look: dict[str, dict[str, 
     return figure
 
 
-UNITS = {"judge_score": "mean", "truth": "mean"}
+UNITS = dict.fromkeys(SCORES, "mean")
 """Of the scores."""
