@@ -12,8 +12,8 @@ import hashlib
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,12 @@ import numpy as np
 from analysis.answers.files import new_folder
 from analysis.answers.reading import Answers, Source
 from analysis.records.frames import NUMBERS
+from study import tasks
+from study.cell.cells import load_cell
+from study.cell.folder import CellFolder
 from study.errors import UserError
 from study.features import FEATURES, measured
+from study.system.files import Damaged
 
 SAMPLES = 1000
 """Answers in one log."""
@@ -31,6 +35,8 @@ TRUTH = "truth (rules)"
 """Name of the scorer that stands for the rules; no judge can have it."""
 PLAIN = {"trust_content": False}
 """Has the viewer show what policies and judges wrote as text: no markup, links or pictures."""
+POLICY = "policy"
+"""Name of a policy that has none."""
 DIGITS = 6
 """Significant ones of a score: more do not fit the viewer's columns."""
 _ROLLOUTS = (
@@ -42,6 +48,7 @@ _VERDICTS = (
     *("rollout_id", "role", "judge", "sample_index", "outcome", "labels", "score", "reason"),
     *("text", "reasoning"),
 )
+_USAGE = ("tokens_in", "tokens_cached", "tokens_out")
 _METADATA = ("step", "prompt_id", "group", "member", "tokens", "reward", "advantage")
 _ORIGIN = ("dataset", "domain", "item")
 """Metadata that tasks without data sets do not have."""
@@ -73,7 +80,8 @@ def write_inspect(answers: Answers, out: Path) -> int:
 
 def _samples(answers: Answers, source: Source) -> Iterator[Any]:
     """The answers of a run as Inspect's samples."""
-    for _, rollouts, verdicts in answers.judged(source, _ROLLOUTS, _VERDICTS):
+    target_of = _targets(answers, source)
+    for _, rollouts, verdicts in answers.judged(source, _ROLLOUTS, (*_VERDICTS, *_USAGE)):
         votes: dict[str, list[dict[str, Any]]] = {}
         for vote in verdicts.to_pylist() if verdicts is not None else ():
             votes.setdefault(vote["rollout_id"], []).append(vote)
@@ -81,7 +89,25 @@ def _samples(answers: Answers, source: Source) -> Iterator[Any]:
         behaviour = measured([row["answer"] for row in rows], answers.keyword)
         for row, features in zip(rows, behaviour, strict=True):
             row_votes = None if verdicts is None else votes.get(row["rollout_id"], [])
-            yield _sample(source, row, row_votes, features)
+            yield _sample(source, row, row_votes, features, target_of(row["prompt_id"]))
+
+
+def _targets(answers: Answers, source: Source) -> Callable[[str], str]:
+    """Prompt id -> what the task says of a right answer: its reference, else the criteria of its
+    row, one to a line; empty where the rows of the task cannot be had here."""
+    try:
+        task = load_cell(CellFolder(answers.folder / source.cell)).config.task
+        row_of = tasks.kind_of(task).lookup(task)
+    except (Damaged, UserError, OSError):
+        return lambda prompt: ""
+
+    def target(prompt: str) -> str:
+        row = row_of(prompt)
+        if row is None:
+            return ""
+        return row.reference or "\n".join(item.text for item in (*row.criteria, *row.rules))
+
+    return target
 
 
 def _sample(
@@ -89,6 +115,7 @@ def _sample(
     row: Mapping[str, Any],
     votes: Sequence[dict[str, Any]] | None,
     behaviour: np.ndarray,
+    target: str,
 ) -> Any:
     """One answer; ``votes`` is None where the verdicts of its step cannot be read."""
     from inspect_ai.log import EvalSample
@@ -142,12 +169,43 @@ def _sample(
         id=row["rollout_id"],
         epoch=1,
         input=prompt,
-        target="",
+        target=target,
+        model_usage=_usage(source, row, votes or ()),
         messages=[ChatMessageUser(content=prompt), reply],
         output=ModelOutput.from_content(source.policy, completion),
         scores=scores,
         metadata=metadata,
     )
+
+
+def _usage(source: Source, row: Mapping[str, Any], votes: Sequence[Mapping[str, Any]]) -> Any:
+    """Tokens by model: those of the completion, and of the requests to each judge."""
+    from inspect_ai.model import ModelUsage
+
+    counts: dict[str, list[int]] = {source.policy or POLICY: [0, 0, row["tokens"] or 0]}
+    for vote in votes:
+        of_judge = counts.setdefault(vote["judge"], [0, 0, 0])
+        for place, name in enumerate(_USAGE):
+            of_judge[place] += vote.get(name) or 0
+    return {
+        model: ModelUsage(
+            input_tokens=read,
+            input_tokens_cache_read=cached,
+            output_tokens=written,
+            total_tokens=read + written,
+        )
+        for model, (read, cached, written) in counts.items()
+        if read or written
+    }
+
+
+def _total(samples: Sequence[Any]) -> Any:
+    """The tokens of all samples by model."""
+    total: dict[str, Any] = {}
+    for sample in samples:
+        for model, usage in sample.model_usage.items():
+            total[model] = usage + total[model] if model in total else usage
+    return total
 
 
 def _short(score: float) -> float:
@@ -198,11 +256,11 @@ def _log(answers: Answers, source: Source, samples: Sequence[Any], number: int) 
         run_id=digest,
         eval_id=digest,
         dataset=EvalDataset(
-            name=answers.folder.name,
+            name=source.task or answers.folder.name,
             samples=len(samples),
             sample_ids=[sample.id for sample in samples],
         ),
-        model=source.policy or "policy",
+        model=source.policy or POLICY,
         config=EvalConfig(),
         viewer=PLAIN,
         metadata=about,
@@ -214,11 +272,21 @@ def _log(answers: Answers, source: Source, samples: Sequence[Any], number: int) 
         results=EvalResults(
             total_samples=len(samples), completed_samples=len(samples), scores=_means(samples)
         ),
-        stats=EvalStats(started_at=created, completed_at=created),
+        stats=EvalStats(
+            started_at=(when - _duration(answers, source)).isoformat(),
+            completed_at=when.isoformat(),
+            model_usage=_total(samples),
+        ),
         samples=list(samples),
     )
     plain = re.sub(r"[^A-Za-z0-9]+", "-", f"{source.cell}-{source.set}-{min(steps)}").strip("-")
     return log, f"{created.replace(':', '-')}_{plain}_{digest}.eval"
+
+
+def _duration(answers: Answers, source: Source) -> timedelta:
+    """How long the run took, as far as its state says."""
+    (seconds,) = answers.runs.loc[answers.runs["cell"] == source.cell, "seconds"]
+    return timedelta(seconds=float(seconds) if math.isfinite(seconds) else 0.0)
 
 
 def _means(samples: Sequence[Any]) -> list[Any]:
