@@ -93,15 +93,15 @@ def example(setting: Setting) -> str:
 def set_by(key: str) -> Iterator[str]:
     """Presets of the key's group that set it, and to what."""
     group, _, rest = key.partition(".")
-    found = [
+    values_by_preset = [
         (name, values[rest])
         for name in (names(group) if group in preset_groups() else [])
         if rest in (values := flatten(dict(read_preset(group, name))))
     ]
-    for name, value in found[:SET_BY]:
+    for name, value in values_by_preset[:SET_BY]:
         yield f"{group}={name} ({'null' if value is None else value})"
-    if len(found) > SET_BY:
-        yield f"and {len(found) - SET_BY} more presets"
+    if len(values_by_preset) > SET_BY:
+        yield f"and {len(values_by_preset) - SET_BY} more presets"
 
 
 def of_part(name: str) -> Iterator[str]:

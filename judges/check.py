@@ -87,9 +87,9 @@ def screen(judge: Judge, verdict: Verdict) -> list[tuple[str, str]]:
     ]
     if verdict.outcome in UNREAD:
         at = [label for label, _ in rows].index("verdict") + 1
-        said = one_line(verdict.text or verdict.reasoning, REASON_CHARACTERS)
+        text = one_line(verdict.text or verdict.reasoning, REASON_CHARACTERS)
         rows[at:at] = [
-            ("reply", said or "nothing"),
+            ("reply", text or "nothing"),
             ("expects", build_grading(judge).reply_form),
             ("try", "; or ".join(remedies(judge, verdict))),
         ]
