@@ -7,9 +7,10 @@ of a full step, drawn from those that were rehearsed, in as many slots as its en
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from experiments.plan.plan import last_end
 from experiments.rehearsal.measure import Use
@@ -25,6 +26,8 @@ class Line:
 
     fixed: float
     each: float
+    error: float = field(default=0.0, compare=False)
+    """Standard error of ``each``, by what the values are off the line."""
 
     def at(self, amount: float, copies: float = 1.0) -> float:
         """Its value at full size, with ``copies`` times what is fixed."""
@@ -39,7 +42,10 @@ def line(amounts: Sequence[float], values: Sequence[float]) -> Line:
     spread = sum((x - mean_x) ** 2 for x in amounts)
     shared = sum((x - mean_x) * (y - mean_y) for x, y in zip(amounts, values, strict=True))
     each = max(0.0, shared / spread) if spread else 0.0
-    return Line(mean_y - each * mean_x, each)
+    fixed = mean_y - each * mean_x
+    off = sum((y - fixed - each * x) ** 2 for x, y in zip(amounts, values, strict=True))
+    error = math.sqrt(off / max(1, count - 2) / spread) if spread else 0.0
+    return Line(fixed, each, error)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from experiments.monitor.screen import duration
-from experiments.plan.plan import Spending, spending
+from experiments.plan.plan import MODEL_CALLS, Spending, spending
 from experiments.plan.rates import Rates, expected
 from experiments.rehearsal.endpoint import LATE, address
 from experiments.rehearsal.extrapolate import Line, Wait, dollars, line, merged, wait_of_step
@@ -105,17 +105,13 @@ def _model(
     trainer = cells[0].config.trainer
     votes = model.sampling.votes if isinstance(model, Judge) else 1
     verdicts = votes * sum(expected(cell)["completions"] for cell in cells)
-    if isinstance(model, Judge):
-        base, requests = max(1, use.verdicts), use.attempts
-        tokens_in, tokens_out = use.tokens_in, use.tokens_out
-    else:  # whose requests are of operators, some for each program
-        base, requests = max(1, sum(size.rollouts for size in sizes)), len(use.seconds)
-        tokens_in, tokens_out = (
-            sum(column) for column in zip(*(use.request_tokens or [(0, 0)]), strict=True)
-        )
+    # an executor has no verdicts: its requests are of operators, some for each program
+    base = use.verdicts if isinstance(model, Judge) else sum(size.rollouts for size in sizes)
+    base = max(1, base)
     scale = verdicts / base
+    tokens_in, tokens_out = use.tokens_in * scale, use.tokens_out * scale
     profile = profile_of(model, profiles)
-    calls = trainer.prompts_per_step * trainer.group_size * votes * requests / base
+    calls = trainer.prompts_per_step * trainer.group_size * votes * use.attempts / base
     wait = wait_of_step(
         use,
         calls,
@@ -128,10 +124,10 @@ def _model(
         model,
         use,
         verdicts,
-        requests * scale,
-        tokens_in * scale,
-        tokens_out * scale,
-        dollars(model, tokens_in * scale, tokens_out * scale),
+        use.attempts * scale,
+        tokens_in,
+        tokens_out,
+        dollars(model, tokens_in, tokens_out),
         wait,
         hours,
         hours * (gpus_of_replica(model)[0] if model.serve.model else 0),
@@ -192,7 +188,7 @@ def compared(every: Figures) -> list[dict[str, str]]:
         (
             "CPU time of the report",
             "no figure",
-            duration(every.report.at(every.rollouts)) if every.report else "not written",
+            _report(every),
         ),
     ]
     if executors:
@@ -200,7 +196,7 @@ def compared(every: Figures) -> list[dict[str, str]]:
             6,
             (
                 "requests to executors",
-                "see the plan",
+                f"{MODEL_CALLS * every.rollouts:,}",
                 f"{sum(each.requests for each in executors):,.0f}",
             ),
         )
@@ -208,6 +204,16 @@ def compared(every: Figures) -> list[dict[str, str]]:
         {"figure": name, "plan": plan, "rehearsal, at full size": value}
         for name, plan, value in rows
     ]
+
+
+def _report(every: Figures) -> str:
+    if every.report is None:
+        return "not written"
+    seconds = every.report.at(every.rollouts)
+    around = every.report.error * every.rollouts
+    least = max(size.report_s or 0.0 for size in every.sizes)
+    low, high = max(least, seconds - around), max(least, seconds + around)
+    return f"{duration(low)} to {duration(high)}"
 
 
 def by_model(every: Figures) -> list[dict[str, str]]:
@@ -272,8 +278,9 @@ def faults(every: Figures) -> list[str]:
         if made:
             counts = ", ".join(f"{name} {count}" for name, count in made.items())
             lost = ", ".join(f"{name} {count}" for name, count in sorted(use.missing.items()))
+            verdicts = f"; of {plural(use.verdicts, 'verdict')} missing: {lost or 'none'}"
             lines.append(
-                f"{where}: of {plural(sum(use.requests.values()), 'request')} {counts}; of"
-                f" {plural(use.verdicts, 'verdict')} missing: {lost or 'none'}"
+                f"{where}: of {plural(sum(use.requests.values()), 'request')} {counts}"
+                f"{verdicts if use.verdicts else ''}"
             )
     return lines

@@ -19,7 +19,7 @@ from experiments.rehearsal.endpoint import address, read_log
 from experiments.rehearsal.scale import NAME
 from experiments.studies.sizes import size
 from study.cell.cells import Cell, judges_of
-from study.cell.records import EVALUATIONS
+from study.cell.records import CALLS, EVALUATIONS
 from study.system.files import Damaged, read_json, write_json
 
 LOG, MEMORY, REPORT_TIME = "requests.jsonl", "memory.json", "report.json"
@@ -36,7 +36,7 @@ class Use:
     verdicts: int = 0
     missing: Counter[str] = field(default_factory=Counter)
     attempts: int = 0
-    """Requests of the verdicts on record."""
+    """Requests of the verdicts on record, or of the operators of programs."""
     tokens_in: int = 0
     tokens_out: int = 0
     usd: float = 0.0
@@ -119,6 +119,7 @@ def measured(todo: Sequence[Cell], real: Sequence[Cell], runs_dir: Path) -> Meas
     """
     trainer = todo[0].config.trainer
     names = {f"{NAME}{each.name}": address(each) for each in judges_of(real)}
+    executor = address(real[0].config.executor)
     uses: dict[str, Use] = defaultdict(Use)
     broken: list[str] = []
     damaged: list[Damaged] = []
@@ -137,6 +138,8 @@ def measured(todo: Sequence[Cell], real: Sequence[Cell], runs_dir: Path) -> Meas
             for _, table in cell.folder.records(kind, lost=damaged):
                 text += _text(table, TEXTS["verdicts"])
                 _add(uses, table, names)
+        for _, table in cell.folder.records(CALLS, lost=damaged):
+            _add_calls(uses[executor], table)
         if (state := cell.folder.state()) != "done":
             broken.append(f"{cell.name} is {state}: {cell.folder.status([]).get('error', '')}")
     for line in read_log(runs_dir / LOG):
@@ -176,6 +179,18 @@ def _add(uses: dict[str, Use], table: Any, names: Mapping[str, str]) -> None:
         use.verdicts += 1
         if outcome != "scored":
             use.missing[outcome] += 1
+        use.attempts += attempts or 0
+        use.tokens_in += tokens_in or 0
+        use.tokens_out += tokens_out or 0
+        use.usd += usd or 0.0
+
+
+def _add_calls(use: Use, table: Any) -> None:
+    """Add the calls of operators in steps; those of evaluations are not in proportion to steps."""
+    columns = ("attempts", "tokens_in", "tokens_out", "cost_usd")
+    for attempts, tokens_in, tokens_out, usd in zip(
+        *(table[name].to_pylist() for name in columns), strict=True
+    ):
         use.attempts += attempts or 0
         use.tokens_in += tokens_in or 0
         use.tokens_out += tokens_out or 0

@@ -17,6 +17,8 @@ def test_a_line_is_that_of_least_squares_and_does_not_fall() -> None:
     assert Line(3.0, 2.0).at(10, copies=2) == 26.0
     uneven = line([1, 2, 3], [1, 2, 6])  # slope 5 / 2, mean 3 at 2
     assert (uneven.each, uneven.fixed) == pytest.approx((2.5, -2.0))
+    # off the line by .5, -1, .5: sqrt(1.5 / 1 / 2)
+    assert uneven.error == pytest.approx(0.75**0.5) and line([1, 2, 3], [5, 7, 9]).error == 0
     assert line([1, 2, 3], [9, 7, 5]) == Line(7.0, 0.0)
     assert line([2, 2, 2], [1, 2, 3]) == Line(2.0, 0.0)
 
@@ -104,6 +106,7 @@ def test_the_tables_set_the_rehearsal_beside_the_plan(every) -> None:
     assert rows["missing verdicts"]["rehearsal, at full size"] == "8.33%"  # 6 of 72
     assert rows["disk"]["rehearsal, at full size"] == "26 MB to 146 MB"
     assert rows["disk"]["plan"] == "no figure"
+    assert rows["CPU time of the report"]["rehearsal, at full size"] == "29s to 29s"
     late = "judge/qwq-plus: 3 of 75 replies would take longer than judge.endpoint.deadline_s=600"
     assert broken(every)[0] == "a cell is killed" and broken(every)[1].startswith(late)
     assert faults(every) == [
