@@ -22,7 +22,7 @@ from experiments.rehearsal.figures import figures
 from experiments.rehearsal.page import show
 from experiments.rehearsal.profiles import profile_of, read_profiles
 from experiments.rehearsal.run import run_sizes
-from experiments.rehearsal.scale import Scale, asked, check_scale, full_study, settle
+from experiments.rehearsal.scale import Scale, check_scale, endpoint_models, full_study, settle
 from study.cli import command, option, overrides, preset
 from study.config.bounds import Number
 from study.config.marks import field_types
@@ -68,7 +68,7 @@ def work(options: Options) -> int:
     full = full_study(options.experiment, options.settings)
     check_scale(full, scale)
     profiles = read_profiles(options.profiles)
-    for model in (model for cell in full.cells for model in asked(cell)):
+    for model in (model for cell in full.cells for model in endpoint_models(cell)):
         profile_of(model, profiles)
     settle(options.folder, full, scale)
     if (lock := locks.take(options.folder / ".lock")) is None:

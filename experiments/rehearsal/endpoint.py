@@ -183,12 +183,12 @@ def _whole(
     count = draw.reasoning_tokens + spoken + tokens(len(message.text))
     limit = body.get("max_completion_tokens", body.get("max_tokens"))
     if not isinstance(limit, int) or count <= limit:
-        told = f"{text_of(spoken, random_numbers)}\n" if spoken else ""
+        prose = f"{text_of(spoken, random_numbers)}\n" if spoken else ""
         thought = text_of(draw.reasoning_tokens, random_numbers)
-        return replace(message, text=told + message.text, reasoning=thought), count
+        return replace(message, text=prose + message.text, reasoning=thought), count
     thought = text_of(min(draw.reasoning_tokens, limit), random_numbers)
-    told = text_of(max(0, limit - draw.reasoning_tokens), random_numbers)
-    return Message(told, "length", reasoning=thought), limit
+    prose = text_of(max(0, limit - draw.reasoning_tokens), random_numbers)
+    return Message(prose, "length", reasoning=thought), limit
 
 
 async def _paced(events: Any, seconds: float) -> AsyncIterator[str]:

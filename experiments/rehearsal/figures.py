@@ -14,7 +14,7 @@ from experiments.rehearsal.endpoint import LATE, address
 from experiments.rehearsal.extrapolate import Line, Wait, dollars, line, merged, wait_of_step
 from experiments.rehearsal.measure import Measured, Use
 from experiments.rehearsal.profiles import Profiles, profile_of
-from experiments.rehearsal.scale import Full, asked
+from experiments.rehearsal.scale import Full, endpoint_models
 from experiments.studies.sizes import format_size
 from judges.serving.vllm_command import gpus_of_replica
 from study.cell.cells import Cell
@@ -90,10 +90,10 @@ def figures(full: Full, sizes: Sequence[Measured], profiles: Profiles) -> Figure
 
 
 def _models(full: Full, sizes: Sequence[Measured], profiles: Profiles) -> list[ModelFigures]:
-    models = {address(model): model for cell in full.cells for model in asked(cell)}
+    models = {address(model): model for cell in full.cells for model in endpoint_models(cell)}
     every = []
     for where, model in models.items():
-        cells = [cell for cell in full.cells if where in map(address, asked(cell))]
+        cells = [cell for cell in full.cells if where in map(address, endpoint_models(cell))]
         use = merged([size.uses[where] for size in sizes if where in size.uses])
         every.append(_model(model, use, cells, sizes, profiles))
     return every

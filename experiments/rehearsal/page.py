@@ -65,8 +65,8 @@ def notes(every: Figures, scale: Scale, profiles: Profiles) -> list[str]:
     ]
     for each in every.models:
         sources = profile_of(each.model, profiles).sources
-        said = "; ".join(f"{key}: {value}" for key, value in sources.items())
-        lines.append(f"{each.model.role}={each.model.name} as by its profile. {said}")
+        texts = "; ".join(f"{key}: {value}" for key, value in sources.items())
+        lines.append(f"{each.model.role}={each.model.name} as by its profile. {texts}")
     return lines
 
 

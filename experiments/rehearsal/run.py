@@ -26,7 +26,13 @@ from experiments.rehearsal.measure import (
     time_report,
 )
 from experiments.rehearsal.profiles import Profile, Profiles, profile_of
-from experiments.rehearsal.scale import Full, Scale, asked, build_rehearsal_policy, rehearsed_cells
+from experiments.rehearsal.scale import (
+    Full,
+    Scale,
+    build_rehearsal_policy,
+    endpoint_models,
+    rehearsed_cells,
+)
 from study.config.compose import load_executor
 from study.config.schema import Judge, Model
 from study.finding import stop_at_problem
@@ -39,7 +45,8 @@ KEY = "rehearsal-no-key"
 def run_sizes(full: Full, scale: Scale, folder: Path, profiles: Profiles) -> list[Measured]:
     """Run every size to its end and measure it; those that are done stay as they are.
     Raises UserError: as the sweep of the study, or a model has no profile."""
-    models = list({address(model): model for cell in full.cells for model in asked(cell)}.values())
+    every_model = (model for cell in full.cells for model in endpoint_models(cell))
+    models = list({address(model): model for model in every_model}.values())
     served = [(model, profile_of(model, profiles), _say(model, full)) for model in models]
     policy = build_rehearsal_policy(full, folder / "policy")
     every = []

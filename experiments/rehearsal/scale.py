@@ -146,7 +146,7 @@ def check_scale(full: Full, scale: Scale) -> None:
             f"steps={scale.steps} is more than the {trainer.steps} of"
             f" experiment={full.experiment}. Type steps={min(2, trainer.steps)}."
         )
-    if not asked(full.cells[0]):
+    if not endpoint_models(full.cells[0]):
         raise UserError(
             f"experiment={full.experiment} asks {full.config.judge.name}, which is computed here:"
             " there is no endpoint to rehearse. Run the study itself, with trainer.steps=2, or type"
@@ -154,7 +154,7 @@ def check_scale(full: Full, scale: Scale) -> None:
         )
 
 
-def asked(cell: Cell) -> list[Model]:
+def endpoint_models(cell: Cell) -> list[Model]:
     """The judges and the executor of a cell that are models at an endpoint."""
     config = cell.config
     models: list[Model] = [config.judge, *config.shadow_judges]

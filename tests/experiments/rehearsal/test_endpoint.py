@@ -1,4 +1,4 @@
-"""The endpoint of a rehearsal, asked by the client that asks real judges."""
+"""The endpoint of a rehearsal, ask by the client that asks real judges."""
 
 import dataclasses
 import os
@@ -29,15 +29,15 @@ QUICK = Profile(
 )
 THINKING = dataclasses.replace(QUICK, reasoning_tokens=Spread(500, 500))
 FACTOR = 1000.0
-Asked = Callable[..., list[Fetched]]
+Ask = Callable[..., list[Fetched]]
 
 
 @pytest.fixture
-def asked(tmp_path, monkeypatch) -> Asked:
+def ask(tmp_path, monkeypatch) -> Ask:
     """Ask a preset's judge about answers, at an endpoint with a profile; its log is `LOG`."""
     monkeypatch.setenv("DASHSCOPE_API_KEY", "rehearsal-no-key")
 
-    def ask(
+    def ask_all(
         name: str, profile: Profile, answers: Sequence[str], share: float = 1.0, **settings: Any
     ) -> list[Fetched]:
         judge = load_judge(name)
@@ -50,7 +50,7 @@ def asked(tmp_path, monkeypatch) -> Asked:
             asking = dataclasses.replace(judge, endpoint=there)
             return complete_all(there, [body(asking, answer) for answer in answers])
 
-    return ask
+    return ask_all
 
 
 ROW = make_row(({"role": "user", "content": "Which city?"},), reference="Rome")
@@ -65,8 +65,8 @@ def lines(folder: Path) -> list[Mapping[str, Any]]:
     return read_log(folder / "log")
 
 
-def test_a_served_judge_answers_with_its_tokens_and_its_seconds(asked, tmp_path) -> None:
-    (fetched,) = asked("qwen3-32b", QUICK, ["Rome"])
+def test_a_served_judge_answers_with_its_tokens_and_its_seconds(ask, tmp_path) -> None:
+    (fetched,) = ask("qwen3-32b", QUICK, ["Rome"])
     (reply,) = fetched.replies
     assert "[[" in reply.text and not reply.reasoning and reply.finish_reason == "stop"
     (line,) = lines(tmp_path)
@@ -76,50 +76,50 @@ def test_a_served_judge_answers_with_its_tokens_and_its_seconds(asked, tmp_path)
     assert line["tokens_in"] == reply.tokens_in
 
 
-def test_a_reasoning_judge_thinks_aloud_at_its_length_and_only_as_a_stream(asked) -> None:
-    (fetched,) = asked("qwq-plus", THINKING, ["Rome"])
+def test_a_reasoning_judge_thinks_aloud_at_its_length_and_only_as_a_stream(ask) -> None:
+    (fetched,) = ask("qwq-plus", THINKING, ["Rome"])
     (reply,) = fetched.replies
     assert len(reply.reasoning) == pytest.approx(500 * 4, abs=1) and "[[" in reply.text
     assert reply.tokens_out is not None and 520 < reply.tokens_out < 540
-    (refused,) = asked("qwq-plus", THINKING, ["Rome"], stream=False)
+    (refused,) = ask("qwq-plus", THINKING, ["Rome"], stream=False)
     assert "only supports streaming" in refused.reason and not refused.replies
 
 
-def test_a_hosted_judge_wants_a_key(asked) -> None:
+def test_a_hosted_judge_wants_a_key(ask) -> None:
     with pytest.raises(UserError, match=r"model=qwq-plus: the key is refused: HTTP 401"):
-        asked("qwq-plus", THINKING, ["Rome"], api_key_env=None)
+        ask("qwq-plus", THINKING, ["Rome"], api_key_env=None)
 
 
-def test_thinking_past_the_limit_on_tokens_cuts_the_reply_off(asked) -> None:
+def test_thinking_past_the_limit_on_tokens_cuts_the_reply_off(ask) -> None:
     endless = dataclasses.replace(QUICK, reasoning_tokens=Spread(9000, 9000))
-    (fetched,) = asked("qwq-plus", endless, ["Rome"])
+    (fetched,) = ask("qwq-plus", endless, ["Rome"])
     (reply,) = fetched.replies
     assert (reply.finish_reason, reply.tokens_out, reply.text) == ("length", 8192, "")
     assert len(reply.reasoning) == pytest.approx(8192 * 4, abs=1)
 
 
-def test_a_verdict_is_drawn_by_question_and_judge(asked) -> None:
+def test_a_verdict_is_drawn_by_question_and_judge(ask) -> None:
     answers = [f"city {number}" for number in range(12)]
-    first, again = (asked("qwen3-32b", QUICK, answers) for _ in range(2))
-    other = asked("qwen3-8b", QUICK, answers)
+    first, again = (ask("qwen3-32b", QUICK, answers) for _ in range(2))
+    other = ask("qwen3-8b", QUICK, answers)
     texts = [[fetched.replies[0].text for fetched in each] for each in (first, again, other)]
     assert texts[0] == texts[1] and texts[0] != texts[2]
     assert len({text.rpartition("\n")[2] for text in texts[0]}) > 6
 
 
-def test_what_passes_a_limit_is_sent_back_with_the_wait(asked, tmp_path, monkeypatch) -> None:
+def test_what_passes_a_limit_is_sent_back_with_the_wait(ask, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(endpoint, "time", SimpleNamespace(monotonic=lambda: 5.0))  # no time passes
     limited = dataclasses.replace(QUICK, requests_per_min=600)  # 1 a second at a share of a tenth
-    first, second = asked("qwen3-32b", limited, ["Rome", "Paris"], share=0.1, attempts=2)
+    first, second = ask("qwen3-32b", limited, ["Rome", "Paris"], share=0.1, attempts=2)
     assert first.outcome is None
     assert (second.outcome, second.attempts) == (Outcome.rate_limited, 2)
     assert [line["outcome"] for line in lines(tmp_path)] == ["stop", *["rate_limited"] * 2]
 
 
 @pytest.mark.parametrize("kind", ["http_500", "hang"])
-def test_a_request_that_fails_has_no_reply(kind, asked, tmp_path) -> None:
+def test_a_request_that_fails_has_no_reply(kind, ask, tmp_path) -> None:
     failing = dataclasses.replace(QUICK, failures={kind: 1.0})
-    (fetched,) = asked("qwen3-32b", failing, ["Rome"], attempts=2, idle_timeout_s=0.2)
+    (fetched,) = ask("qwen3-32b", failing, ["Rome"], attempts=2, idle_timeout_s=0.2)
     wanted = Outcome.timeout if kind == "hang" else Outcome.transport
     assert (fetched.outcome, fetched.attempts, fetched.replies) == (wanted, 2, ())
     seconds = {"hang": 60.0, "http_500": 1.0}[kind]  # the preset's idle_timeout_s; the first token
@@ -127,15 +127,15 @@ def test_a_request_that_fails_has_no_reply(kind, asked, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["unparsed", "empty", "refused"])
-def test_a_reply_that_fails_is_no_verdict(kind, asked) -> None:
+def test_a_reply_that_fails_is_no_verdict(kind, ask) -> None:
     failing = dataclasses.replace(QUICK, failures={kind: 1.0})
-    (fetched,) = asked("qwen3-32b", failing, ["Rome"])
+    (fetched,) = ask("qwen3-32b", failing, ["Rome"])
     assert "[[" not in fetched.replies[0].text
 
 
-def test_a_reply_that_takes_longer_than_a_judge_is_waited_for_never_comes(asked, tmp_path) -> None:
+def test_a_reply_that_takes_longer_than_a_judge_is_waited_for_never_comes(ask, tmp_path) -> None:
     slow = dataclasses.replace(QUICK, token_s=Spread(3.0, 3.0))  # 60 s and more for 20 tokens
-    (fetched,) = asked("qwen3-32b", slow, ["Rome"], attempts=1, idle_timeout_s=0.2)
+    (fetched,) = ask("qwen3-32b", slow, ["Rome"], attempts=1, idle_timeout_s=0.2)
     assert fetched.outcome is Outcome.timeout
     assert [line["outcome"] for line in lines(tmp_path)] == ["late"]
 

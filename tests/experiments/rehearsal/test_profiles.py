@@ -15,7 +15,7 @@ from experiments.rehearsal.profiles import (
     profile_of,
     read_profiles,
 )
-from experiments.rehearsal.scale import asked
+from experiments.rehearsal.scale import endpoint_models
 from experiments.sweep import cells_of
 from study.config.compose import load_judge
 from study.errors import UserError
@@ -65,7 +65,7 @@ def test_draws_have_what_the_profile_states() -> None:
 def test_every_model_of_a_full_study_has_a_profile_and_says_where_it_is_from(words) -> None:
     profiles = read_profiles()
     for cell in cells_of(words):
-        for model in asked(cell):
+        for model in endpoint_models(cell):
             profile = profile_of(model, profiles)
             assert set(profile.sources) == set(SOURCES) and all(profile.sources.values())
 
