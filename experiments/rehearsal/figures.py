@@ -21,6 +21,9 @@ from study.cell.cells import Cell
 from study.config.schema import Judge, Model
 from study.screen import plural
 
+WIDE = 10.0
+"""An interval whose ends are further apart tells nothing."""
+
 
 @dataclass(frozen=True)
 class ModelFigures:
@@ -213,6 +216,8 @@ def _report(every: Figures) -> str:
     around = every.report.error * every.rollouts
     least = max(size.report_s or 0.0 for size in every.sizes)
     low, high = max(least, seconds - around), max(least, seconds + around)
+    if high > WIDE * low:
+        return f"not to be told by so few rollouts; {duration(least)} here"
     return f"{duration(low)} to {duration(high)}"
 
 
