@@ -35,6 +35,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # hundreds of processes would compile every file anew
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+os.environ["COLUMNS"] = "160"  # tables as in a pipe, whatever the terminal of this run has
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch and numpy: two processes, two cores
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # a thread that waits for one leaves its core
 # a slow machine is no failure; the standard tier tries the same examples in every run

@@ -4,9 +4,9 @@ arrive there.
     python -m benchmarks.gpu.colocate                                # random weights, on a GPU
     python -m benchmarks.gpu.colocate policy.path=FOLDER trainer.steps=3
 
-Words are settings of a sweep; with runs_dir= the cell stays. After the last step greedy tokens of
-vLLM are those of the policy by transformers; a changed weight changes both alike, and the weight's
-return brings the first back.
+Words are settings of a sweep; with runs_dir= the cell stays. After the last step vLLM's greedy
+tokens are compared with the policy's by transformers, then both under a changed weight, and vLLM's
+once more after its return.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class Proof:
         same: greedy tokens of vLLM and transformers that agree, as a share, before the change.
         moved: vLLM's greedy tokens that the changed weight changed, as a share.
         same_after: as ``same``, under the changed weight.
+        stale: as ``same_after``, had the change not arrived.
         returned: vLLM's tokens that came back with the weight, as a share.
         rollouts: records of the cell.
     """
@@ -54,19 +55,20 @@ class Proof:
     same: float
     moved: float
     same_after: float
+    stale: float
     returned: float
     rollouts: int
 
-    def check(self, exact: bool) -> None:
-        """Raise AssertionError where something did not arrive, with ``exact`` where any greedy
-        token differs between the engines."""
+    def check(self) -> None:
+        """Raise AssertionError where something did not arrive. Engines round differently, and vLLM
+        takes the dtype of the folder, so that not every greedy token is the same."""
         assert self.rollouts == ROLLOUTS, f"{self.rollouts} records of {ROLLOUTS} rollouts"
         for ratio in self.ratios:
             assert RATIO[0] < ratio < RATIO[1], f"policy to vLLM: {ratio}"
+        assert self.same >= 0.5, f"{self.same:.0%} of the greedy tokens are the policy's"
         assert self.moved > 0, "a changed weight did not reach vLLM"
+        assert self.same_after > self.stale, "what reached vLLM is not the changed weight"
         assert self.returned > 1 - self.moved / 2, "the weight's return did not reach vLLM"
-        if exact:
-            assert (self.same, self.same_after, self.returned) == (1, 1, 1), self
 
 
 def shared(first: Sequence[Sequence[int]], second: Sequence[Sequence[int]]) -> float:
@@ -108,8 +110,8 @@ def by_transformers(trainer: Any, prompts: list[list[int]]) -> list[list[int]]:
     return completions
 
 
-def weights_arrive(trainer: Any, texts: Sequence[str]) -> tuple[float, float, float, float]:
-    """(same, moved, same after, returned) of `Proof`; the policy is left as it was."""
+def weights_arrive(trainer: Any, texts: Sequence[str]) -> tuple[float, ...]:
+    """(same, moved, same after, stale, returned) of `Proof`; the policy is left as it was."""
     import torch
 
     prompts = [trainer.processing_class(text)["input_ids"] for text in texts]
@@ -119,7 +121,7 @@ def weights_arrive(trainer: Any, texts: Sequence[str]) -> tuple[float, float, fl
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for weight in weights:
-            weight.add_(0.1 * torch.randn(weight.shape, generator=draw).to(weight))
+            weight.add_(0.03 * torch.randn(weight.shape, generator=draw).to(weight))
     after, changed = by_vllm(trainer, prompts), by_transformers(trainer, prompts)
     with torch.no_grad():
         for weight, value in zip(weights, kept, strict=True):
@@ -129,6 +131,7 @@ def weights_arrive(trainer: Any, texts: Sequence[str]) -> tuple[float, float, fl
         shared(before, expected),
         1 - shared(before, after),
         shared(after, changed),
+        shared(before, changed),
         shared(before, again),
     )
 
@@ -153,7 +156,8 @@ def prove(words: Sequence[str], runs_dir: Path) -> Proof:
     finally:
         RecordingTrainer.learn = learn
     lines, _ = read_metrics(cell.folder.path)
-    assert all(line["metrics"]["policy/grad_norm"] for line in lines), "a step changed nothing"
+    # a step whose groups are all equal has none
+    assert any(line["metrics"]["policy/grad_norm"] for line in lines), "no step had a gradient"
     ratios = [line["metrics"]["policy/vllm_ratio"] or 0.0 for line in lines]
     rows = [row for _, table in read_all(cell.folder / "rollouts") for row in table.to_pylist()]
     assert all(row["logprob_sum"] < 0 and row["reward"] is not None for row in rows)
@@ -170,10 +174,11 @@ def main() -> None:
     print("policy to vLLM by step: " + " ".join(f"{ratio:.3f}" for ratio in proof.ratios))
     print(
         f"greedy tokens alike in both engines {proof.same:.0%}, a changed weight changed"
-        f" {proof.moved:.0%}, alike then {proof.same_after:.0%}, back again {proof.returned:.0%}"
+        f" {proof.moved:.0%}, alike then {proof.same_after:.0%} and {proof.stale:.0%} without it,"
+        f" back again {proof.returned:.0%}"
     )
     print(f"{proof.rollouts} rollouts recorded")
-    proof.check(exact="policy.dtype=float32" in words)
+    proof.check()
 
 
 if __name__ == "__main__":

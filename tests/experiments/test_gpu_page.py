@@ -181,7 +181,7 @@ def test_the_words_of_colocate_compose_to_the_rollouts_that_are_checked() -> Non
     assert trainer.vllm.mode == "colocate"
 
 
-GOOD = colocate.Proof([1.0, 0.98, 1.1], 1.0, 0.7, 1.0, 1.0, colocate.ROLLOUTS)
+GOOD = colocate.Proof([1.0, 0.98, 1.1], 0.9, 0.7, 0.8, 0.3, 1.0, colocate.ROLLOUTS)
 
 
 @pytest.mark.parametrize(
@@ -191,14 +191,14 @@ GOOD = colocate.Proof([1.0, 0.98, 1.1], 1.0, 0.7, 1.0, 1.0, colocate.ROLLOUTS)
         {"moved": 0.0},
         {"returned": 0.3},
         {"rollouts": 23},
-        {"same": 0.9},
-        {"same_after": 0.2},
+        {"same": 0.4},
+        {"same_after": 0.3},
     ],
 )
 def test_weights_that_do_not_arrive_are_seen(fault) -> None:
-    GOOD.check(exact=True)
+    GOOD.check()
     with pytest.raises(AssertionError):
-        colocate.Proof(**{**vars(GOOD), **fault}).check(exact=True)
+        colocate.Proof(**{**vars(GOOD), **fault}).check()
 
 
 def test_flex_is_plain_attention_without_a_gpu(monkeypatch, capsys) -> None:

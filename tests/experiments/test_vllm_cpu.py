@@ -63,7 +63,7 @@ def trained(smollm2, tmp_path_factory) -> tuple[Path, str]:
 def test_a_policy_is_trained_with_vllm_in_its_process_and_its_weights_arrive(trained) -> None:
     """`benchmarks.gpu.colocate` asserts ratios, records and that a changed weight is seen."""
     _, said = trained
-    assert "greedy tokens alike in both engines 100%" in said
+    assert "policy to vLLM by step: " in said and "back again 100%" in said
     assert "24 rollouts recorded" in said
 
 

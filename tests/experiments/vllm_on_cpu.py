@@ -25,6 +25,8 @@ def keep_weights() -> None:
 if __name__ == "__main__":
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ["VLLM_CPU_CI_ENV"] = "1"  # vLLM's own: nothing is compiled
+    # two threads that wait for each other take minutes a step where others use the cores, too
+    os.environ |= {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     set_defaults()
     keep_weights()
     sys.argv[:] = sys.argv[1:]
