@@ -16,15 +16,9 @@ from experiments.launch.warm import warming
 from experiments.monitor.notify import told_at_end
 from experiments.plan import plan
 from experiments.plan.needs import HERE, share_of
+from experiments.tracking import pages
 from experiments.tracking.runs import close_parent, mark_killed
-from experiments.tracking.store import (
-    artifacts_of,
-    initialise,
-    parent_link,
-    tracking_uri,
-    ui_command,
-    ui_link,
-)
+from experiments.tracking.store import artifacts_of, initialise, tracking_uri
 from experiments.workflow.planted import write_planted
 from judges.serving.lease import leases
 from study.cell import cells, exchange
@@ -247,12 +241,11 @@ def conclude(todo: Sequence[Cell], tracked: dict[str, str], mine: Sequence[Cell]
         print(typed(f"Notebook: python -m experiments.notebook {this}"))
         summarise(study_dir, this)
     if tracked:
-        remote, here = tracked["uri"].startswith("http"), f"python -m experiments.ui {this}"
-        opened_by = ui_command(tracked["uri"]) if remote else typed(here)
-        print(
-            f"Compare the runs: {opened_by}\n  then open {ui_link(tracked)}\n"
-            f"  results in words: {parent_link(tracked)}"
-        )
+        print(f"Compare the runs: {typed(f'python -m experiments.ui {this}')}")
+        if tracked["uri"].startswith("http"):
+            page = pages.address(tracked["uri"], 0)
+            print(f"  charts: {pages.charts_link(page, tracked)}")
+            print(f"  what was found: {pages.parent_link(page, tracked)}")
     states = [(cell, cell.folder.state()) for cell in mine]
     running = [cell for cell, state in states if state == "running"]
     unfinished = [(cell, state) for cell, state in states if state not in ("done", "running")]

@@ -7,11 +7,12 @@ points. Nothing that looks like a secret passes.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
@@ -59,13 +60,59 @@ def axes(cell: Cell) -> dict[str, str]:
         "cell": cell.name,
         "study": config.study,
     }
-    swept = {
+    unset = {key: "-" for key, value in values.items() if value == ""}
+    return _texts(cell, {**_swept(cell), **values}) | unset
+
+
+def _swept(cell: Cell) -> dict[str, object]:
+    """The part of the flat config by which the study's factors differ."""
+    return {
         key: value
         for key, value in flatten(cell.data).items()
-        if any(_sweeps(factor, key, cell.data) for factor in config.factors)
+        if any(_sweeps(factor, key, cell.data) for factor in cell.config.factors)
     }
-    unset = {key: "-" for key, value in values.items() if value == ""}
-    return _texts(cell, {**swept, **values}) | unset
+
+
+def factors(cells: Sequence[Cell]) -> dict[str, list[str]]:
+    """The values of each factor of a study, in the order of its cells; of a factor that is a whole
+    part of the config, those settings that differ."""
+    values: dict[str, dict[str, None]] = {}
+    for cell in cells:
+        for key, value in _texts(cell, _swept(cell)).items():
+            values.setdefault(key, {})[value] = None
+    named = {name for cell in cells for name in cell.config.factors}
+    return {
+        key.removesuffix(".name"): list(texts)
+        for key, texts in values.items()
+        if key.removesuffix(".name") in named or len(texts) > 1
+    }
+
+
+def factor_params(values: Mapping[str, Sequence[str]], before: Mapping[str, str]) -> dict[str, str]:
+    """The parameters of a study's run that have the values of its factors. Parameters are
+    write-once: those that are not among ``before`` yet get parameters of their own, ``judge 2``."""
+    new = {}
+    for factor, texts in values.items():
+        names = itertools.chain([factor], (f"{factor} {n}" for n in itertools.count(2)))
+        name, listed = next(names), ", "
+        while name in before:
+            listed += f"{before[name]}, "
+            name = next(names)
+        for line in _packed([text for text in texts if f", {text}, " not in listed]):
+            new[name] = line
+            name = next(names)
+    return new
+
+
+def _packed(texts: Sequence[str]) -> list[str]:
+    """The texts after each other, in lines of `VALUE_LIMIT` characters."""
+    lines: list[str] = []
+    for text in texts:
+        if lines and len(lines[-1]) + 2 + len(text) <= VALUE_LIMIT:
+            lines[-1] += f", {text}"
+        else:
+            lines.append(text)
+    return lines
 
 
 def params(cell: Cell) -> dict[str, str]:

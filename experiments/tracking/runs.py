@@ -23,6 +23,7 @@ from study.cell.folder import CellFolder, study_cells
 from study.cell.parts import left_out
 from study.cell.study_file import read_study
 from study.cell.verify import read_form
+from study.screen import visible
 from study.system import stopping
 from study.system.clock import boot
 from study.system.files import Damaged, read_left, say, write_json
@@ -32,6 +33,7 @@ BATCH = 990
 """Points of one request; the server takes 1,000 entities, and the heartbeat tags ride along."""
 MOST_LOOKED_AT = 100
 """Cells whose traces are looked for when a study ends; a rebuild looks for those of all."""
+LONGEST_TAG = 300
 PAUSE_S = 60.0
 """How long nothing is sent after a failure, at least."""
 
@@ -165,7 +167,10 @@ def close_parent(
             ended_ms = max(ended_ms, client.get_run(run_id).info.start_time)
         client.set_terminated(run_id, status, end_time=ended_ms)
         tags = {summary.DESCRIPTION: summary.description(study_dir)}
+        if headline := visible(summary.summary_of(study_dir)["headline"]):
+            tags[summary.FOUND] = headline[:LONGEST_TAG]
         send(client, run_id, summary.arm_points(study_dir), tags)
+        _log_factors(client, run_id, study_dir)
         if status == "KILLED" and not whole:
             return True
         for path, place in summary.report_files(study_dir):
@@ -186,6 +191,22 @@ def close_parent(
         _log.warning("MLflow could not close the study's run: %s", one_line(error))
         return False
     return True
+
+
+def _log_factors(client: Any, run_id: str, study_dir: Path) -> None:
+    """Make the values of the study's factors parameters of its run."""
+    from mlflow.entities import Param
+
+    every = []
+    for folder in study_cells(study_dir):
+        try:
+            every.append(cells.load_cell(folder))
+        except Damaged as damage:
+            say(left_out(damage))
+    logged = client.get_run(run_id).data.params
+    params = projection.factor_params(projection.factors(every), logged)
+    for batch in _chunks([Param(*each) for each in params.items()], 100):
+        client.log_batch(run_id, params=batch)
 
 
 def _complete(client: Any, ids: dict[str, str], folder: CellFolder) -> None:

@@ -15,28 +15,28 @@ import json
 import logging
 import os
 import re
-import shlex
 import sqlite3
-import sys
 import time
 import warnings
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from experiments.tracking import postgres
 from study.cell.places import is_url
 from study.config.schema import Tracking
 from study.errors import UserError
 from study.system import locks
+from study.system.files import say
 from study.system.installed import install
 from study.system.mounts import network_kind
 from study.system.secret_names import shown_place
 from study.system.secrets import holds_credentials, redact
 
 VIEWS = ("judge.name", "judge.family")
-"""Axes by which every study has a ready chart view; see `store.ui_link`."""
+"""Axes by which every study has a ready chart view; see `pages.charts_link`."""
 CHARTS = {
     "judge/mean": "Judge score",
     "truth/mean": "Truth (rule score)",
@@ -124,7 +124,6 @@ CLIENT_SWITCHES = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
 }
-UI_PORT = 5000
 KIND = "mlflow.experimentKind"
 """Tag by which MLflow chooses its pages. Without it, it takes a study whose judge calls are traced
 for an app, and has no *Training runs* among them."""
@@ -190,7 +189,7 @@ def tracking_uri(tracking: Tracking, runs_dir: Path) -> str:
     """
     source = "tracking.uri" if tracking.uri else "MLFLOW_TRACKING_URI"
     uri = tracking.uri or os.environ.get("MLFLOW_TRACKING_URI") or ""
-    uri = uri or f"sqlite:///{runs_dir.absolute() / 'mlflow.db'}"
+    uri = uri or f"sqlite:///{default_database(runs_dir)}"
     if holds_credentials(uri):
         raise UserError(
             f"{source} holds a user name with a password or a token (not shown), which would be"
@@ -270,9 +269,7 @@ def initialise(
     Raises:
         UserError: the store cannot be opened, or belongs to a newer MLflow.
     """
-    database = None
-    if uri.startswith("sqlite"):
-        database = Path(uri.partition("://")[2].removeprefix("/").partition("?")[0])
+    database = database_of(uri)
     place = database.parent if database else runs_dir
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -338,11 +335,21 @@ def _prepare_sqlite(uri: str, database: Path, runs_dir: Path) -> None:
 
 def _experiment(client: Any, uri: str, runs_dir: Path, study: str, artifacts: str) -> str:
     experiment = client.get_experiment_by_name(study)
+    served = uri.startswith(("http", "databricks"))
+    place = f"{artifacts}/{study}" if artifacts else None
+    if not place and not served:
+        place = (runs_dir.absolute() / "mlartifacts" / study).as_uri()
+    if experiment is not None and _came_along(experiment, uri, runs_dir, place):
+        old_id = experiment.experiment_id
+        client.rename_experiment(old_id, f"{study} (moved, {old_id})")
+        say(
+            f"MLflow keeps files of {study} in {experiment.artifact_location}, from where its store"
+            " was moved or copied: the study begins anew in the store. To send the runs of cells"
+            f" that are done, type python -m experiments.tracking rebuild study={study}"
+            f" runs_dir={runs_dir}"
+        )
+        experiment = None
     if experiment is None:
-        served = uri.startswith(("http", "databricks"))
-        place = f"{artifacts}/{study}" if artifacts else None
-        if not place and not served:
-            place = (runs_dir.absolute() / "mlartifacts" / study).as_uri()
         new_id = client.create_experiment(study, artifact_location=place)
         experiment = client.get_experiment(new_id)
     experiment_id = experiment.experiment_id
@@ -353,6 +360,38 @@ def _experiment(client: Any, uri: str, runs_dir: Path, study: str, artifacts: st
     for axis in VIEWS:
         client.set_experiment_tag(experiment_id, f"mlflow.sharedViewState.{axis}", view(axis))
     return experiment_id
+
+
+def _came_along(experiment: Any, uri: str, runs_dir: Path, place: str | None) -> bool:
+    """Whether the store was made under another folder of runs, where MLflow would go on to write
+    the files of this experiment."""
+    database, location = database_of(uri), experiment.artifact_location
+    own = database is not None and database.resolve() == default_database(runs_dir).resolve()
+    if not own or place is None or not (is_file(location) and is_file(place)):
+        return False
+    return path_of(location).resolve() != path_of(place).resolve()
+
+
+def is_file(url: str) -> bool:
+    """Whether a place is a folder of this machine."""
+    return url.startswith("file:")
+
+
+def path_of(url: str) -> Path:
+    """The folder of a ``file:`` URL."""
+    return Path(unquote(urlsplit(url).path))
+
+
+def database_of(uri: str) -> Path | None:
+    """The file of a store; None where it is a server or a database server."""
+    if not uri.startswith("sqlite"):
+        return None
+    return Path(uri.partition("://")[2].removeprefix("/").partition("?")[0])
+
+
+def default_database(runs_dir: Path) -> Path:
+    """The store of a folder of runs where no other is asked for."""
+    return runs_dir.absolute() / "mlflow.db"
 
 
 def _parent(
@@ -370,34 +409,3 @@ def _parent(
     }
     new_run = client.create_run(experiment_id, start_time=started_ms, tags=tags, run_name=study)
     return new_run.info.run_id
-
-
-def ui_command(uri: str) -> str:
-    """What to type to look at the runs: on this machine only, and nothing switched on behind it."""
-    if uri.startswith("http"):
-        return f"open {uri} in a browser"
-    python = Path(sys.executable)
-    if python.is_relative_to(Path.cwd()):
-        python = python.relative_to(Path.cwd())
-    words = [f"{name}={value}" for name, value in SWITCHES.items()]
-    words += [str(python), "-m", "mlflow", "ui", "--backend-store-uri", uri]
-    words += ["--host", "127.0.0.1", "--port", str(UI_PORT), "--workers", "1"]
-    # the Host header is compared whole: without the port every page is answered 403
-    words += ["--allowed-hosts", f"localhost:{UI_PORT},127.0.0.1:{UI_PORT}"]
-    return shlex.join(words)
-
-
-def ui_link(ids: dict[str, str], by: str = "judge.name") -> str:
-    """Address of a study's charts, averaged by an axis of `VIEWS`, once `ui_command` runs;
-    ``ids`` are what `initialise` returned."""
-    return f"{_page(ids)}/runs?compareRunsMode=CHART&viewStateShareKey={by}"
-
-
-def parent_link(ids: dict[str, str]) -> str:
-    """Address of the study's own run: what was found, in words, and the report."""
-    return f"{_page(ids)}/runs/{ids['parent_run_id']}"
-
-
-def _page(ids: dict[str, str]) -> str:
-    page = ids["uri"] if ids["uri"].startswith("http") else f"http://127.0.0.1:{UI_PORT}"
-    return f"{page.rstrip('/')}/#/experiments/{ids['experiment_id']}"

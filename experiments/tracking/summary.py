@@ -20,6 +20,8 @@ from study.system.files import read_left
 
 DESCRIPTION = "mlflow.note.content"
 """Tag that MLflow shows as the description of a run, in Markdown."""
+FOUND = "found"
+"""Tag with the report's first sentence: a narrow page shows it above the description."""
 LONGEST_DESCRIPTION = 4500
 """Characters; MLflow refuses a tag of 8,000 bytes, and most characters have one."""
 MOST_HEADLINES = 12
@@ -83,9 +85,8 @@ def description(study_dir: Path) -> str:
             f"`python -m analysis.report study={name}` and then "
             f"`python -m experiments.tracking rebuild study={name}`."
         )
-    blocks = [f"## {escaped(name)}: what each judge taught"]
-    if content["headline"]:
-        blocks += [f"**{escaped(content['headline'])}**"]
+    # the page is headed by the study's name, and shows the first lines of this alone
+    blocks = [f"**{escaped(content['headline'] or f'{name}: what each judge taught')}**"]
     if content["where"]:
         blocks += [f"Scores and behaviours {escaped(content['where'])}."]
     lines = [_headline(*each) for each in content["headlines"].items()]

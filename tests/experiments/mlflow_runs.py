@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from experiments.tracking import store
+from experiments.tracking.pages import typed_command
 from experiments.tracking.runs import RunLog
-from experiments.tracking.store import initialise, tracking_uri, ui_command
+from experiments.tracking.store import initialise, tracking_uri
 from study.cell.cells import Cell, make_cell, save_cell
 from study.cell.study_file import write_study
 from study.config.schema import Judge, Policy, Study, Task, Tracking
@@ -219,12 +219,11 @@ def rebuild(*words: str, real: bool = False) -> subprocess.CompletedProcess[str]
 
 @contextlib.contextmanager
 def served(uri: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The server that `ui_command` starts, on a free port, ended by its own process group."""
+    """The server that `typed_command` starts, on a free port, ended by its own process group."""
     port = free_port()
-    monkeypatch.setattr(store, "UI_PORT", port)
     monkeypatch.chdir(folder)
     with (folder / "server.log").open("w") as log:
-        command = f"exec env {ui_command(uri)}"
+        command = f"exec env {typed_command(uri, port)}"
         server = subprocess.Popen(
             command, shell=True, stdout=log, stderr=log, start_new_session=True
         )

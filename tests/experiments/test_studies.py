@@ -224,19 +224,6 @@ def test_what_may_not_be_taken_away_is_said(study: Path, printed: Printed) -> No
     assert "checkpoints stays: Permission denied" in shown and "Removed: 0 of 4, 0 B." in shown
 
 
-def test_mlflow_is_opened_on_the_store_of_the_study(study, printed, monkeypatch) -> None:
-    arguments = [f"runs_dir={study.parent}", f"study={study.name}"]
-    shown = printed(ui.main, *arguments, "print_only=true")
-    uri = read_study(study)["mlflow"]["uri"]
-    assert f"--backend-store-uri {uri}" in shown and "compareRunsMode=CHART" in shown
-    started: list[tuple[list[str], dict[str, str]]] = []
-    monkeypatch.setattr(os, "execvpe", lambda file, words, env: started.append((words, env)))
-    ui.main(arguments)
-    ((words, variables),) = started
-    assert words[1:4] == ["-m", "mlflow", "ui"] and uri in words
-    assert variables["MLFLOW_DISABLE_TELEMETRY"] == "true" and "PATH" in variables
-
-
 def test_a_study_that_was_not_tracked_says_how_to(study: Path) -> None:
     write_study(study, {**read_study(study), "mlflow": {}})
     with pytest.raises(UserError, match=f"tracking rebuild study={study.name}"):

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from experiments.tracking import contents, store, traces
+from experiments.tracking import contents, traces
 from experiments.tracking.__main__ import main
 from experiments.tracking.evaluations import (
     EVALUATED,
@@ -21,7 +21,8 @@ from experiments.tracking.evaluations import (
     kept_evaluations,
     send_evaluation,
 )
-from experiments.tracking.store import CHARTS, FIRST, client_of, parent_link, trace_to, ui_link
+from experiments.tracking.pages import charts_link, parent_link
+from experiments.tracking.store import CHARTS, FIRST, client_of, trace_to
 from study.cell import cells
 from study.cell.folder import CellFolder, study_cells
 from study.system.files import read_json
@@ -382,13 +383,12 @@ def test_the_printed_links_open_what_they_promise(browser, small_study, tmp_path
     folder = study_cells(study)[0]
     run = {**ids, "parent_run_id": read_json(folder / "mlflow.json")["run_id"]}
     groups = ("Group: sim-fair", "Group: sim-flaky")
-    told = ("what each judge taught", "sim-flaky", "Child runs")
+    told = ("found: ", "sim-flaky", "Child runs", "sim-fair, sim-flaky", "3, 4")
     held = ("Judge score", "instruct-mini", f"{folder.name}-step-2", "Parent run")
     with served(ids["uri"], tmp_path, monkeypatch) as address:
-        assert address.endswith(str(store.UI_PORT))
-        charts = shown(browser, ui_link(ids), FIRST, *groups, *CHARTS)
-        parent = shown(browser, parent_link(ids), *told)
-        cell = shown(browser, parent_link(run), *held)
+        charts = shown(browser, charts_link(address, ids), FIRST, *groups, *CHARTS)
+        parent = shown(browser, parent_link(address, ids), *told)
+        cell = shown(browser, parent_link(address, run), *held)
     assert "Training runs" in charts and FIRST in charts
     places = [charts.find(f" {metric} ", charts.find(FIRST)) for metric in CHARTS]
     assert -1 not in places and places == sorted(places)
