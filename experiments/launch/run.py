@@ -31,7 +31,7 @@ from study.errors import UserError
 from study.finding import stop_at_problem
 from study.screen import COSTS, plural, print_table, visible
 from study.system import stopping, storage
-from study.system.files import read_left, write_json
+from study.system.files import read_left, say, write_json
 
 REPORT = Path("report") / "bias_report.html"
 SUMMARY = "summary.json"
@@ -150,6 +150,14 @@ def _lay(first: Cell, new: Sequence[Cell], mlflow_ids: dict[str, str]) -> None:
         uri = tracking_uri(config.tracking, study_dir.parent)
         places = artifacts_of(config.tracking)
         mlflow_ids |= initialise(uri, study_dir.parent, config.study, config.factors, places)
+        before = read_study(study_dir).get("mlflow", {})
+        if before and before["parent_run_id"] != mlflow_ids["parent_run_id"]:
+            words = study_words(config.study, config.runs_dir)
+            say(
+                f"MLflow gets {config.study} anew, in {uri}: its runs were in {before['uri']}, or"
+                " it was moved or copied. To send the cells that are done, type"
+                f" {typed(f'python -m experiments.tracking rebuild {words}')}"
+            )
     study_dir.mkdir(parents=True, exist_ok=True)
     (study_dir / SUMMARY).unlink(missing_ok=True)
     described: StudyFile = {

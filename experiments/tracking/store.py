@@ -29,7 +29,6 @@ from study.cell.places import is_url
 from study.config.schema import Tracking
 from study.errors import UserError
 from study.system import locks
-from study.system.files import say
 from study.system.installed import install
 from study.system.mounts import network_kind
 from study.system.secret_names import shown_place
@@ -342,12 +341,6 @@ def _experiment(client: Any, uri: str, runs_dir: Path, study: str, artifacts: st
     if experiment is not None and _came_along(experiment, uri, runs_dir, place):
         old_id = experiment.experiment_id
         client.rename_experiment(old_id, f"{study} (moved, {old_id})")
-        say(
-            f"MLflow keeps files of {study} in {experiment.artifact_location}, from where its store"
-            " was moved or copied: the study begins anew in the store. To send the runs of cells"
-            f" that are done, type python -m experiments.tracking rebuild study={study}"
-            f" runs_dir={runs_dir}"
-        )
         experiment = None
     if experiment is None:
         new_id = client.create_experiment(study, artifact_location=place)

@@ -127,7 +127,7 @@ def test_mlflow_itself_answers_until_ctrl_c(study: Path) -> None:
 
 
 def test_a_moved_folder_reads_its_own_store_and_a_rebuild_brings_the_files(
-    study: Path, tmp_path: Path, capsys
+    study: Path, tmp_path: Path
 ) -> None:
     old, ids, there = artifacts(study), ids_of(study), tmp_path / "elsewhere"
     assert pages.here(ids, study) == (ids, "")
@@ -138,7 +138,6 @@ def test_a_moved_folder_reads_its_own_store_and_a_rebuild_brings_the_files(
     assert now == {**ids, "uri": f"sqlite:///{there / 'mlflow.db'}"}
     assert str(old) in remark and f"rebuild study=demo runs_dir={there}" in remark
     assert tracking(["rebuild", "study=demo", f"runs_dir={there}"]) == 0
-    assert "the study begins anew in the store" in capsys.readouterr().err
     assert (artifacts(moved) / "report" / "bias_report.html").is_file() and not old.exists()
     assert pages.here(ids_of(moved), moved) == (ids_of(moved), "")
     assert sql(there, "select count(*) from experiments where name like 'demo%'") == [(2,)]
