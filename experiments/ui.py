@@ -48,7 +48,6 @@ def main(options: Options) -> int:
         _print_links(options, ids, port)
         print(pages.typed_command(uri, port))
         return 0
-    print(f"MLflow starts on {uri}", flush=True)
     return pages.serve(uri, port, lambda: _print_links(options, ids, port))
 
 

@@ -24,6 +24,7 @@ from study.command_names import typed_by
 from study.config.bounds import shown
 from study.config.presets import any_of, nearest
 from study.declared import declared, module_of
+from study.progress import alive
 from study.screen import unless_unread
 
 HELP = ("-h", "--help")
@@ -64,7 +65,7 @@ def by_name() -> dict[str, str]:
 
 def run(name: str, words: Sequence[str]) -> int:
     """Run a command, or print its help; what it says to type is typed in the same way."""
-    with typed_by(by_name()):
+    with typed_by(by_name()), alive(f"{NAME} {name}"):
         return _run(name, words)
 
 

@@ -39,6 +39,7 @@ from study.config.compose import preset_names
 from study.config.marks import default_of
 from study.config.presets import config_dir, nearest
 from study.errors import UserError
+from study.progress import alive
 from study.screen import unless_unread
 from study.system import stopping
 from study.system.secrets import refuse_arguments
@@ -244,7 +245,9 @@ class Command(Generic[T]):
                 if {"-h", "--help"} & set(words):
                     print(self.help())
                     return 0
-                return self.work(self.read(words))
+                options = self.read(words)
+                with alive(self.typed):
+                    return self.work(options)
         except UserError as error:
             print(error, file=sys.stderr)
             return 2

@@ -18,6 +18,8 @@ LINE_CHARACTERS = 1_000
 WIDE = 160
 """Columns of a table that goes to a pipe, where nobody says how many it has."""
 
+UNKNOWN = "-"
+"""In place of what is not known."""
 FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 """How a text begins that a spreadsheet may take for a formula; the last four are full-width."""
 _KEPT = "\n\t"
@@ -57,6 +59,20 @@ def one_line(text: str, limit: int = LINE_CHARACTERS) -> str:
 def plural(n: int, noun: str, many: str = "") -> str:
     """``1 run``, ``2 runs``; ``many`` where an s does not make the plural."""
     return f"{n} {noun}" if n == 1 else f"{n} {many or noun + 's'}"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds for people: 42s, 3m05s, 2h10m, 4d03h."""
+    if seconds is None:
+        return UNKNOWN
+    days, rest = divmod(round(seconds), 86400)
+    hours, rest = divmod(rest, 3600)
+    minutes, rest = divmod(rest, 60)
+    if days:
+        return f"{days}d{hours:02d}h"
+    if hours:
+        return f"{hours}h{minutes:02d}m"
+    return f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
 
 
 def unless_unread(work: Callable[[], int]) -> int:

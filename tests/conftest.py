@@ -35,6 +35,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # hundreds of processes would compile every file anew
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+os.environ["JUDGEDRIFT_PROGRESS"] = "off"  # a line every 15 s would be of a slow machine alone
 os.environ["COLUMNS"] = "160"  # tables as in a pipe, whatever the terminal of this run has
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch and numpy: two processes, two cores
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # a thread that waits for one leaves its core

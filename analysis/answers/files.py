@@ -26,6 +26,7 @@ from analysis.records.frames import NUMBERS
 from study.cell.records import OPTIONAL, ROLLOUT, VERDICT, arrow_type
 from study.errors import UserError
 from study.features import FEATURES, measured
+from study.progress import each
 from study.screen import CONTROLS, FORMULA, visible
 from study.system.files import sync_files, write_text, writing
 
@@ -70,7 +71,7 @@ def tables(
     if GAP in schema.names:
         names, verdict_names = [*names, "truth"], [*verdict_names, "score"]
     columns = ["rollout_id", *(JUDGED[name] for name in verdict_names if name in JUDGED)]
-    for source in answers.sources:
+    for source in each(answers.sources, "answers of runs", len(answers.sources)):
         for _, rollouts, verdicts in answers.judged(source, recorded(names), columns, steps):
             yield _joined(answers, source, rollouts, verdicts, schema)
 

@@ -47,6 +47,7 @@ from study.config.identity import flatten, identifying
 from study.errors import UserError
 from study.features import FEATURES, measured, shared_keyword
 from study.programs.endings import Ending
+from study.progress import each
 from study.screen import plural
 
 LARGE = 64_000_000
@@ -285,9 +286,9 @@ def on_each_core(
     """
     cores = len(os.sched_getaffinity(0))
     if size < large or min(cores, len(jobs)) < 2:
-        return [function(job) for job in jobs]
+        return list(each(map(function, jobs), "runs", len(jobs)))
     try:
-        return list(_workers(cores).map(function, jobs))
+        return list(each(_workers(cores).map(function, jobs), "runs", len(jobs)))
     except BrokenProcessPool as error:
         _workers.cache_clear()
         raise UserError(

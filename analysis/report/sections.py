@@ -51,6 +51,7 @@ from analysis.report.words import extent, limits, substituted
 from analysis.workflow import display as workflow_display
 from study.cell.exchange import folder_of
 from study.cli import StudyOptions
+from study.progress import each
 from study.screen import plural
 from study.system.files import write_json
 
@@ -486,7 +487,7 @@ def write_report(study_dir: Path | str, sample_prompts: int = 2) -> Path:
 def fragments_of(evidence: Evidence, sample_prompts: int) -> list[str]:
     """The fragments of all sections behind the first screen, in their order."""
     fragments: list[str] = []
-    for write in SECTIONS[1:]:
+    for write in each(SECTIONS[1:], "sections of the report", len(SECTIONS) - 1):
         settings = (sample_prompts,) if write is samples else ()
         try:
             fragments += write(evidence, *settings)

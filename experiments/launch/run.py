@@ -29,6 +29,7 @@ from study.command_names import study_words, typed
 from study.config.schema import Study
 from study.errors import UserError
 from study.finding import stop_at_problem
+from study.progress import alive
 from study.screen import COSTS, plural, print_table, visible
 from study.system import stopping, storage
 from study.system.files import read_left, say, write_json
@@ -209,11 +210,15 @@ def report(todo: Sequence[Cell], stale: bool) -> None:
         except UserError as error:
             print(f"The planted truth was not written. {error}")
     this = study_words(config.study, config.runs_dir)
-    if _could_write(
-        "report", analysis.write_report, study_dir, f"python -m analysis.report {this}"
-    ):
+    with alive(f"report of {config.study}"):
+        written = _could_write(
+            "report", analysis.write_report, study_dir, f"python -m analysis.report {this}"
+        )
+    if written:
         print(f"report written in {time.perf_counter() - started:.1f} s")
-    _could_write("notebook", write_notebook, study_dir, f"python -m experiments.notebook {this}")
+    with alive(f"notebook of {config.study}"):
+        again = f"python -m experiments.notebook {this}"
+        _could_write("notebook", write_notebook, study_dir, again)
 
 
 def _could_write(name: str, write: Callable[[Path], object], study_dir: Path, again: str) -> bool:

@@ -7,6 +7,7 @@ change is not read again. What stays as it was, however many cells that are, cos
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import time
 from collections.abc import Generator, Sequence
@@ -28,6 +29,7 @@ from study.cell.folder import CellFolder
 from study.cell.places import StorageError
 from study.command_names import typed
 from study.config.schema import Judge
+from study.progress import LATER_S, PRINTED_S
 from study.screen import visible
 from study.system import storage
 from study.system.files import first_line
@@ -125,8 +127,6 @@ class Board:
         return screen(self.study, self.views, self.totals(), notes, width, height)
 
 
-HEARTBEAT_S = 60.0
-"""Without a terminal a line is said so often."""
 LOOK_S = 5.0
 """Without a terminal all cells that run are looked at so often, at most."""
 BELOW = 2
@@ -135,8 +135,8 @@ BELOW = 2
 
 class Watch:
     """Told by an engine what becomes of each cell. Within its block a terminal shows a live table,
-    which is redrawn in place and stays as it was last; without one a line a minute says how things
-    stand.
+    which is redrawn in place and stays as it was last; without one a line says now and then how
+    things stand.
 
     What a cell came to is said, and is in its ``status.json``. Of a cell that runs, that file is
     read where it has changed.
@@ -151,7 +151,9 @@ class Watch:
         self._console = Console()
         self._live: Live | None = None
         self._shown_texts: set[str] = set()
-        self._heartbeat = time.monotonic() + HEARTBEAT_S
+        self._waits = itertools.chain(PRINTED_S, itertools.repeat(LATER_S))
+        """Without a terminal a line is said after so many seconds each."""
+        self._heartbeat = time.monotonic() + next(self._waits)
         self._look = 0.0
 
     def __enter__(self) -> Watch:
@@ -216,7 +218,7 @@ class Watch:
         for alarm in new:
             self.say(f"ALARM  {alarm.cell}  {alarm.describe()} Type: {alarm.type}")
         if now >= self._heartbeat:
-            self._heartbeat = now + HEARTBEAT_S
+            self._heartbeat = now + next(self._waits)
             self.say(self.board.line())
 
     @contextlib.contextmanager

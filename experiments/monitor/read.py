@@ -15,6 +15,7 @@ from typing import Any
 
 from analysis.records.arms import arm_names
 from experiments.monitor.tail import OF_DOMAIN, RECENT, TIME, Series, Tail, of_domain
+from experiments.policies.load import TINY
 from study.cell.folder import SILENT_S, STATES, CellFolder, Status, study_cells
 from study.cell.records import where
 from study.cell.study_file import read_study
@@ -333,8 +334,22 @@ def totals(views: Sequence[View]) -> dict[str, Any]:
         "usd": _summed(views, "cost/usd"),
         "eta_s": sum(seconds_left) / len(running) if running and seconds_left else None,
         "unscored": _unscored(views),
+        **_start(running),
         "alarms": sum(len(view.alarms) for view in views),
     }
+
+
+def _start(running: Sequence[View]) -> dict[str, Any]:
+    """What all that run do before their first step, and for how many seconds; None where one is
+    further."""
+    phases = {view.phase for view in running}
+    if not running or not phases <= {"starting", "warming"}:
+        return {"start": None, "start_s": None}
+    taught = any(view.config.get("policy.path") == TINY for view in running)
+    began = min(view.status.get("started", time.time()) for view in running)
+    warming = "warming up the policy" if taught else "loading the policy"
+    what = warming if "warming" in phases else "starting"
+    return {"start": what, "start_s": max(0.0, time.time() - began)}
 
 
 def _unscored(views: Sequence[View]) -> float | None:

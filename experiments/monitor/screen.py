@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.monitor.read import View, clock
 from study.cell.folder import STATES
-from study.screen import plural, visible
+from study.screen import UNKNOWN, duration, plural, visible
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 BARS = "▁▂▃▄▅▆▇█"
-UNKNOWN = "-"
 
 
 def line(view: View, now: float) -> str:
@@ -68,6 +67,8 @@ def summary(totals: dict[str, Any]) -> str:
     if totals["stalled"]:
         counts.append(f"{totals['stalled']} of the running stalled")
     words = [f"{plural(totals['cells'], 'cell')}: {', '.join(counts) or 'none yet'}"]
+    if totals["start"] is not None:
+        words.append(f"{totals['start']}, {duration(totals['start_s'])}")
     if totals["steps"]:
         words.append(f"step {totals['step']}/{totals['steps']}")
     if totals["tokens_per_s"] is not None:
@@ -99,20 +100,6 @@ def dollars(view: View) -> str:
     """What the acting judge of a cell has cost; nothing where it costs nothing."""
     usd = view.sums.get("cost/usd")
     return f"${usd:.2f}" if usd else UNKNOWN
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds for people: 42s, 3m05s, 2h10m, 4d03h."""
-    if seconds is None:
-        return UNKNOWN
-    days, rest = divmod(round(seconds), 86400)
-    hours, rest = divmod(rest, 3600)
-    minutes, rest = divmod(rest, 60)
-    if days:
-        return f"{days}d{hours:02d}h"
-    if hours:
-        return f"{hours}h{minutes:02d}m"
-    return f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
 
 
 def sparkline(values: Sequence[float], width: int, low: float, high: float) -> str:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from analysis.statistics.power import power_lines
-from experiments.monitor.screen import duration
 from experiments.plan.memory import slots_of
 from experiments.plan.needs import HERE
 from experiments.plan.rates import (
@@ -37,7 +36,7 @@ from study.cell.cells import Cell, models_of
 from study.cell.folder import CellFolder
 from study.config.identity import flatten
 from study.config.schema import Judge
-from study.screen import COSTS, plural, print_table
+from study.screen import COSTS, duration, plural, print_table
 from study.tasks import order_of
 
 UNKNOWN = Usage(1.0, 1.0, 1.0, 0.0, CellFolder(Path()))

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from experiments.monitor.screen import duration
 from experiments.plan.plan import MODEL_CALLS, Spending, spending
 from experiments.plan.rates import Rates, expected
 from experiments.rehearsal.endpoint import LATE, address
@@ -19,7 +18,7 @@ from experiments.studies.sizes import format_size
 from judges.serving.vllm_command import gpus_of_replica
 from study.cell.cells import Cell
 from study.config.schema import Judge, Model
-from study.screen import plural
+from study.screen import duration, plural
 
 WIDE = 10.0
 """An interval whose ends are further apart tells nothing."""

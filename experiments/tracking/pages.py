@@ -26,6 +26,7 @@ from experiments.tracking.store import (
 )
 from study.cell.places import shown
 from study.errors import UserError
+from study.progress import work
 from study.system.stopping import end_with_parent
 
 HOST = "127.0.0.1"
@@ -143,7 +144,8 @@ def serve(uri: str, port: int, ready: Callable[[], None]) -> int:
         ) as server,
     ):
         try:
-            _wait_for_answer(server, port, log)
+            with work("MLflow starts"):
+                _wait_for_answer(server, port, log)
             ready()
             return server.wait()
         finally:

@@ -35,6 +35,7 @@ from judges.grading.special_tokens import special_tokens
 from judges.scorers.app import computed_app
 from judges.simulated.bias import drifts
 from study.errors import UserError
+from study.progress import work
 from study.screen import one_line
 from study.verdict import Request, Verdict
 
@@ -178,7 +179,8 @@ class Session:
         submission.add_done_callback(self._submissions.discard)
         draws = range(self.judge.sampling.votes) if draws is None else draws
         calls = (partial(self._judge, group, index) for group in groups for index in draws)
-        verdicts = iter(await gather(calls))
+        with work(f"verdicts of {self.judge.name}", len(groups) * len(draws)) as asked:
+            verdicts = iter(await gather(calls, asked.advance))
         return [
             list(votes) for _ in groups for votes in zip(*islice(verdicts, len(draws)), strict=True)
         ]

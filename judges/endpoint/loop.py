@@ -17,13 +17,17 @@ LAST_S = 5.0
 """How long what runs in a loop may take to end once the loop is closed."""
 
 
-async def gather(calls: Iterable[Callable[[], Coroutine[Any, Any, T]]]) -> list[T]:
-    """Call all of them and await their results, in their order; if one raises, the others are
-    cancelled."""
+async def gather(
+    calls: Iterable[Callable[[], Coroutine[Any, Any, T]]], ended: Callable[[], None] = lambda: None
+) -> list[T]:
+    """Call all of them and await their results, in their order; ``ended`` is called at the end of
+    each. If one raises, the others are cancelled."""
     tasks: list[asyncio.Task[T]] = []
     try:
         for number, call in enumerate(calls, 1):
-            tasks.append(asyncio.create_task(call()))
+            task = asyncio.create_task(call())
+            task.add_done_callback(lambda _: ended())
+            tasks.append(task)
             if number % AT_ONCE == 0:
                 await asyncio.sleep(0)
         return list(await asyncio.gather(*tasks))

@@ -88,13 +88,12 @@ def test_the_links_are_printed_when_the_pages_answer(study, capsys, monkeypatch)
     monkeypatch.setattr(pages, "command", small)
     words = [f"runs_dir={study.parent}", f"study={study.name}"]
     assert ui.main(words) == 3
-    first, charts, found = capsys.readouterr().out.splitlines()
-    assert first == f"MLflow starts on {ids_of(study)['uri']}"
+    charts, found = capsys.readouterr().out.splitlines()
     page = charts.removeprefix("The charts of demo: ").partition("/#/")[0]
     assert found == f"What was found: {pages.parent_link(page, ids_of(study))}"
     port = free_port()
     assert ui.main([words[0], f"port={port}"]) == 3
-    assert capsys.readouterr().out.splitlines()[1] == f"All studies: http://127.0.0.1:{port}"
+    assert capsys.readouterr().out.splitlines() == [f"All studies: http://127.0.0.1:{port}"]
     monkeypatch.setattr(pages, "command", lambda uri, port: [*small(uri, port)[:-1], "0"])
     assert ui.main(words) == 2
     error = capsys.readouterr().err
@@ -116,8 +115,7 @@ def test_mlflow_itself_answers_until_ctrl_c(study: Path) -> None:
     words = (f"runs_dir={study.parent}", f"study={study.name}")
     with commands.start("experiments.ui", *words, real=True, stdout=-1, text=True) as process:
         assert process.stdout is not None
-        lines = [process.stdout.readline().strip() for _ in range(3)]
-        page = lines[1].removeprefix("The charts of demo: ").partition("/#/")[0]
+        page = process.stdout.readline().removeprefix("The charts of demo: ").partition("/#/")[0]
         search = f"{page}/api/2.0/mlflow/experiments/get-by-name?experiment_name=demo"
         with urllib.request.urlopen(search, timeout=GENEROUS_S) as response:
             assert ids_of(study)["experiment_id"] in response.read().decode()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from study.errors import UserError
-from study.screen import print_table, visible
+from study.screen import duration, print_table, visible
 
 HOSTILE = "[/INST] [bold]x[/] \x1b[31mred\x1b[0m \x07\x9b2J \u202eback [link=http://x]y[/link]"
 
@@ -37,3 +37,11 @@ def test_a_table_shows_markup_as_it_came(where: str, capsys) -> None:
     one_line = "".join(shown.split())  # a narrow column folds
     assert "[/INST][bold]x[/]\\x1b[31mred" in one_line
     assert "\x1b" not in shown and "\x9b" not in shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "-"), (0, "0s"), (59.4, "59s"), (61, "1m01s"), (3600, "1h00m"), (90_000, "1d01h")],
+)
+def test_durations(seconds, text):
+    assert duration(seconds) == text

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from analysis.records.frames import runs_frame
 from experiments.monitor.read import StudyReader, View, totals
+from experiments.monitor.screen import summary
 from study.cell.folder import CellFolder
 from study.cell.records import METRICS
 from study.errors import UserError
@@ -171,6 +172,31 @@ def test_totals_of_a_study(tmp_path):
     assert (told["usd"], told["calls"]) == (15.0, 30 * 64.0)
     # 30 + 20 steps of the running ones and 40 of the new one, two at a time
     assert told["eta_s"] == pytest.approx((30 + 20 + 40) * 2.0 / 2)
+
+
+@pytest.mark.parametrize(
+    ("phases", "path", "what"),
+    [
+        (("starting", "starting"), "tiny", "starting"),
+        (("starting", "warming"), "tiny", "warming up the policy"),
+        (("warming", "warming"), "Qwen/Qwen3-8B", "loading the policy"),
+        (("warming", "judging"), "tiny", None),
+    ],
+)
+def test_before_their_first_step_it_is_said_what_cells_do(tmp_path, phases, path, what):
+    now = time.time()
+    views = [
+        View(name, folder, state="running", phase=phase, status={"started": now - ago})
+        for name, folder, phase, ago in zip(
+            "ab", lay(tmp_path, "a", "b"), phases, (12, 5), strict=True
+        )
+    ]
+    for view in views:
+        view.config["policy.path"] = path
+    sums = totals(views)
+    assert sums["start"] == what
+    assert (f"{what}, " in summary(sums)) is (what is not None)
+    assert sums["start_s"] == (None if what is None else pytest.approx(12, abs=5))
 
 
 @given(st.dictionaries(st.sampled_from(["state", "step", "beat", "pid", "host"]), st.text()))

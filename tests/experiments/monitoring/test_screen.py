@@ -13,7 +13,7 @@ from rich.console import Console
 
 from experiments.monitor.alarms import alarms
 from experiments.monitor.read import View, totals
-from experiments.monitor.screen import BARS, duration, line, names_of, scale, screen, sparkline
+from experiments.monitor.screen import BARS, line, names_of, scale, screen, sparkline
 from study.cell.folder import CellFolder
 
 
@@ -119,14 +119,6 @@ def test_a_sparkline_goes_from_low_to_high(values, width):
 def test_a_sparkline_of_what_rises_rises():
     assert sparkline([0.0, 0.5, 1.0], 8, 0.0, 1.0) == "▁▅█"
     assert sparkline(list(range(80)), 8, 0.0, 79.0) == BARS
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(None, "-"), (0, "0s"), (59.4, "59s"), (61, "1m01s"), (3600, "1h00m"), (90_000, "1d01h")],
-)
-def test_durations(seconds, text):
-    assert duration(seconds) == text
 
 
 def test_a_plain_line_says_it_all():
