@@ -196,7 +196,7 @@ def test_before_their_first_step_it_is_said_what_cells_do(tmp_path, phases, path
     sums = totals(views)
     assert sums["start"] == what
     assert (f"{what}, " in summary(sums)) is (what is not None)
-    assert sums["start_s"] == (None if what is None else pytest.approx(12, abs=5))
+    assert (sums["start_s"] is None) if what is None else (sums["start_s"] >= 12)
 
 
 @given(st.dictionaries(st.sampled_from(["state", "step", "beat", "pid", "host"]), st.text()))
