@@ -86,7 +86,9 @@ class Study(Records):
         behaviour by its name, and what the judge said of it. See docs/answers.md for all columns.
 
         Args:
-            arm, seed, step: of the answers that are read; by default all.
+            arm: of the answers that are read; by default all.
+            seed: of the answers that are read; by default all.
+            step: of the answers that are read, or several; by default all.
             on: ``rollouts`` that were trained on, or answers to ``held_out`` rows.
             columns: those to read; by default all. Name a few where a study is large.
 

@@ -2,9 +2,9 @@
 
     import judgedrift as jd
 
-    jd.ask("sim-verbose", "Name a fruit.", "An apple.").score    # what a judge says of one answer
-    study = jd.sweep(judge=["sim-fair", "sim-verbose"], seed=[0, 1, 2], study="mine")
-    study = jd.read("runs/mine")                                 # the same, later
+    jd.ask("sim-verbose", "Name a fruit.", "An apple.").score
+    study = jd.sweep(judge=["sim-fair", "sim-verbose"], seed=[0, 1], study="mine")
+    study = jd.read("runs/mine")                      # the same, later
     study.shift("length", judge="sim-verbose", beyond="sim-fair")
     jd.compare("runs/mine", "runs/quickstart").shifts
     jd.forecast(judges=["sim-flattery"])

@@ -217,7 +217,8 @@ def compare(
     """Two studies side by side.
 
     Args:
-        left, right: studies that were read, or their folders.
+        left: a study that was read, or its folder.
+        right: the other one.
         forecast: whether each is forecast by the other, for which judges are asked of first
             rollouts what the store does not have.
 

@@ -58,7 +58,9 @@ def forecast(
         judges: presets, by commas where they are one text; ``study`` for those of ``study``.
         study: folder of a study; None for a policy that nobody trained yet, which then answers
             before it is trained (``experiment=base``, once).
-        policy, task, trainer: presets, of that policy.
+        policy: preset of that policy.
+        task: preset of the rows that it is trained on.
+        trainer: preset of how it is trained.
         base: study of ``runs_dir`` with rollouts of the policy before training.
         fit: study whose runs the fit uses, ``shipped``, or empty for ``study``.
         probes: folder of probes whose judges are forecast instead, without asking any.

@@ -1,5 +1,6 @@
 """The site of the pages is read from a folder, where a browser starts no worker."""
 
+import re
 from pathlib import Path
 
 import yaml
@@ -33,3 +34,12 @@ def test_nothing_of_the_site_lies_outside() -> None:
     # where none of this name is listed, the offline plugin takes one from elsewhere
     assert "iframe-worker.js" in beside
     assert all((SITE / name).is_file() for name in beside)
+
+
+def test_the_gallery_shows_studies_that_can_be_run() -> None:
+    text = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
+    studies = re.findall(r"`gallery/([a-z-]+)\.html`", text)
+    assert len(studies) == 7
+    for name in studies:
+        preset = yaml.safe_load((ROOT / f"conf/experiment/{name}.yaml").read_text(encoding="utf-8"))
+        assert preset.get("study", "quickstart") == name
