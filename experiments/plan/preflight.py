@@ -24,6 +24,7 @@ from experiments.workflow.check import check_world
 from judges.ask.budget import check_limits
 from judges.ask.identity import build_grading
 from judges.ask.replies import place
+from judges.endpoint.replicas import check_address
 from judges.grading import GRADINGS
 from judges.grading.base import check_rows
 from study.cell import exchange
@@ -35,7 +36,7 @@ from study.config.compose import hydra_presets
 from study.config.identity import flatten, left_out
 from study.config.marks import under
 from study.config.presets import nearest
-from study.config.schema import Study
+from study.config.schema import Judge, Study
 from study.finding import Finding, as_notes, problem
 from study.programs.rewards import FORMULAS
 from study.rewards.checks import check_reward, for_judge
@@ -236,6 +237,10 @@ def check_names(config: Study) -> Iterator[Finding]:
 
 def check_inputs(todo: Sequence[Cell]) -> Iterator[Finding]:
     """Refuse prompts that cannot be read or graded, and a policy whose folder has no model."""
+    for model in models_of(todo):
+        inside = model.computed if isinstance(model, Judge) else model.simulated is not None
+        for url in (model.endpoint.url, *model.endpoint.replicas):
+            check_address(url, model.role, in_process=inside)
     yield from check_policies(todo)
     gradable: set[str] = set()
     evaluable: set[str] = set()

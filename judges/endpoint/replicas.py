@@ -113,7 +113,7 @@ class Following(Replicas):
 
 def open_wire(endpoint: Endpoint, app: Asgi | None = None) -> Wire:
     """The wire that the scheme of ``endpoint.url`` asks for; one to each of several replicas.
-    Raises UserError: another scheme than http, https or asgi, or asgi without an application."""
+    Raises UserError: an address as `check_address` refuses it."""
     urls = (endpoint.url, *endpoint.replicas)
 
     def opens(url: str) -> Wire:
@@ -125,15 +125,39 @@ def open_wire(endpoint: Endpoint, app: Asgi | None = None) -> Wire:
 
 
 def _open_one(endpoint: Endpoint, app: Asgi | None) -> Wire:
-    parts = urlsplit(endpoint.url)
-    if parts.scheme in ("http", "https") and parts.hostname:
-        return HttpWire(endpoint)
-    if parts.scheme == "asgi" and app is not None:
+    check_address(endpoint.url, in_process=app is not None)
+    if app is not None and endpoint.url.startswith("asgi"):
         return AsgiWire(endpoint, app)
-    url = endpoint.url
+    return HttpWire(endpoint)
+
+
+CALLS = ("/chat/completions", "/completions", "/models")
+"""Paths of an endpoint's calls below its base, which is its address."""
+
+
+def check_address(url: str, role: str = "judge", in_process: bool = False) -> None:
+    """Refuse what is no address of a model.
+
+    Args:
+        in_process: whether the model is simulated or a scorer, so that ``asgi`` is legal.
+
+    Raises UserError: another scheme than http, https or asgi, no host, or the address of a call.
+    """
     shown_url = f"={url!r}" if is_plain_place(url) else shown_place(url)
-    raise UserError(
-        f"judge.endpoint.url{shown_url} is not a legal address of a judge. Give"
-        " http://host:port/v1, https://host/v1, or asgi://simulated for a judge that has"
-        " `simulated` or `scorer` settings."
-    )
+    try:
+        parts = urlsplit(url)
+        legal = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # the port is no number, or a bracket is missing
+        parts, legal = None, False
+    if not legal and not (in_process and parts is not None and parts.scheme == "asgi"):
+        inside = ", or asgi://simulated for a judge that has `simulated` or `scorer` settings"
+        raise UserError(
+            f"{role}.endpoint.url{shown_url} is not a legal address of a {role}. Give"
+            f" http://host:port/v1, https://host/v1{inside if role == 'judge' else ''}."
+        )
+    path = parts.path.rstrip("/") if parts else ""
+    if call := next((call for call in CALLS if path.endswith(call)), ""):
+        raise UserError(
+            f"{role}.endpoint.url{shown_url} is the address of one call. Give it without {call}:"
+            " the requests add that."
+        )
