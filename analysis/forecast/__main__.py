@@ -2,9 +2,11 @@
 
     judgedrift forecast judges=sim-verbose,sim-fair policy=tiny task=instruct-mini
     judgedrift forecast study=NAME base=base-tiny-instruct-mini
+    judgedrift forecast study=NAME base=base-tiny-instruct-mini k=4
 
 Without a study the policy answers some prompts many times (`experiment=base`, once), the judges
-score these answers, and the fit that ships says what training would make of it.
+score these answers, and the fit that ships says what training would make of it. With ``k=`` the
+forecast of a judge also reads the first updates of its first run, and is scored on its other runs.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from analysis.display.printed import show
 from analysis.forecast.display import figure
 from analysis.forecast.judges import check_named, forecast
 from study.cli import FigureOptions, command, option, preset
-from study.config.bounds import Name
+from study.config.bounds import Name, Number
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,11 @@ class Options(FigureOptions):
         Name(empty=True),
         empty=True,
     )
+    k: int = option(
+        "updates that are seen of each judge's first run, whose other runs are forecast",
+        0,
+        Number(low=0),
+    )
     probes: str = option(
         "folder of experiments.probe whose judges are forecast from their probes alone",
         "",
@@ -52,7 +59,7 @@ class Options(FigureOptions):
         if self.study:
             super().check()
         else:
-            check_named(self.judges, self.probes)
+            check_named(self.judges, self.probes, self.k)
 
 
 @command("analysis.forecast study=quickstart judges=sim-fair,sim-verbose", __doc__, Options)
@@ -67,6 +74,7 @@ def main(options: Options) -> int:
         base=options.base,
         fit=options.fit,
         probes=options.probes or None,
+        k=options.k,
         runs_dir=options.runs_dir,
     )
     return show(

@@ -9,8 +9,9 @@ import numpy as np
 
 from analysis.forecast.estimate import BaseRewards
 from analysis.forecast.replay import Pay, exposure
-from analysis.forecast.start import Start, bias_of, push_of, start_of
-from analysis.statistics.estimate import NAN
+from analysis.forecast.start import Start, advantage_push, bias_of, start_of
+from analysis.records.runs import tenths
+from analysis.statistics.estimate import FLAT, NAN
 from study.config.schema import Judge
 from study.errors import UserError
 
@@ -39,6 +40,17 @@ class Candidates:
     def exposure(self) -> np.ndarray:
         """Sum of the learning rates of each training, shape (A,)."""
         return np.array([exposure(pay.trainer) for pay in self.pays])
+
+    @property
+    def sampling(self) -> np.ndarray:
+        """Variance of one run's shift by the draw of prompts and answers alone, in SDs, shape
+        (A, K1)."""
+        variances = [
+            self.start.sampling(pay.trainer.prompts_per_step, pay.group_size)
+            * (2 / len(tenths(np.arange(pay.trainer.steps))[0]))
+            for pay in self.pays
+        ]
+        return np.array(variances).reshape(-1, len(self.start.names))
 
 
 def candidates(base_rewards: BaseRewards) -> Candidates:
@@ -79,12 +91,13 @@ def start_of_base(base_rewards: BaseRewards) -> Start:
 
 
 def pushed(start: Start, pay: Pay) -> np.ndarray:
-    """E Cov(A, z) in groups as they are trained, shape (K1,)."""
+    """E Cov(A, z) / rms(A) in groups as they are trained, shape (K1,)."""
     size = pay.group_size
     whole = pay.rewards.shape[1] // size * size
     paid = pay.rewards[:, :whole].reshape(-1, size)
     z = start.z[:, :whole].reshape(-1, size, start.z.shape[-1])
-    return push_of(z, paid, pay.trainer.scale_rewards)
+    push, square = advantage_push(z, paid, pay.trainer.scale_rewards)
+    return push / max(square**0.5, FLAT)
 
 
 def family(judge: Judge) -> str:

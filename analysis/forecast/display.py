@@ -22,14 +22,14 @@ from study.screen import plural
 SHOWN = 4
 """Behaviours that are shown in full: those that the judges differ on most."""
 LEGEND = (
-    "forecast: a replay of the training on rollouts before it; family unseen: fitted without all"
-    " judges\nthat pay for the same; one line: exposure x (drift + one factor x E Cov(advantage,"
-    " z)); line by\nbehaviour: with a factor of each; covariance, bias: one factor times that, or"
-    " times the bias on the\nbehaviour itself; drift: the same for all judges; planted dose and"
-    " another seed know what no\nforecast can. r2: 1 - SSE / SS over the means of judges; seeds:"
-    " agreement of two runs of a judge;\nbest: the r2 of who knows each judge's mean; share: r2 /"
-    " best, where seeds agree; rho: rank\ncorrelation over judges; inside: runs in their 90 %"
-    " interval."
+    "forecast: a replay of the training on rollouts before it; updates seen: corrected by those of"
+    " a\njudge's first run; family unseen: fitted without all judges that pay for the same; one"
+    " line:\nexposure x (drift + one factor x E Cov(advantage, z)); line by behaviour: with a"
+    " factor of each;\ncovariance, bias: one factor times that, or times the bias on the behaviour"
+    " itself; drift: the\nsame for all judges; planted dose and another seed know what no forecast"
+    " can. r2: 1 - SSE / SS\nover the means of judges; seeds: agreement of two runs of a judge;"
+    " best: the r2 of who knows\neach judge's mean; share: r2 / best, where seeds agree; rho: rank"
+    " correlation over judges;\ninside: runs in their 90 % interval."
 )
 
 
@@ -82,8 +82,10 @@ def _shifts(units: InUnits, pushes: Pushes) -> list[str]:
     table = pd.DataFrame(rows, columns=["judge", "feature", "estimate"])
     wide = table.pivot(index="judge", columns="feature", values="estimate")
     names = list(dict.fromkeys(line.feature for line in shown))
+    updates = plural(units.updates, "update")
     head = (
-        f"\nShift at the end of training [90 % of runs], forecast {_where(pushes)} by the runs of"
+        f"\nShift at the end of training [90 % of runs], forecast {_where(pushes)}"
+        f"{f', after {updates} of each first run,' if units.updates else ''} by the runs of"
         f" {units.fit}, in each behaviour's own unit:"
     )
     blocks = [wide[names[at : at + 4]] for at in range(0, len(names), 4)]

@@ -24,6 +24,8 @@ WINDOWS = 5
 """Equal parts of a run's steps whose means the fit sees, beside the shift at its end."""
 PART_WEIGHT = 0.3
 """Weight of a part's residual beside that of the shift at the end."""
+SCATTER = 0.15
+"""SDs by which runs of one judge differ beyond the prompts and answers that they drew."""
 SHRINK = 0.3
 """Weight of (log step_k)^2 about the common one beside the squared residuals, about .1 each."""
 GROWTH = 2.0
@@ -98,13 +100,18 @@ def _follows(at: np.ndarray, exposure: float) -> Follows:
 
 
 def fit(
-    start: Start, pays: Sequence[Pay], course_A_W_K1: np.ndarray, runs_A: np.ndarray
+    start: Start,
+    pays: Sequence[Pay],
+    course_A_W_K1: np.ndarray,
+    runs_A: np.ndarray,
+    sampling_A_K1: np.ndarray | float = 0.0,
 ) -> Fitting:
     """Least squares over A arms.
 
     Args:
         course_A_W_K1: mean `course` of each arm's runs in SDs, W = WINDOWS + 1; NaN is unknown.
         runs_A: runs of each arm.
+        sampling_A_K1: variance of one run's shift by the draw of prompts and answers.
 
     Raises ValueError: no arm's course is known.
     """
@@ -116,8 +123,10 @@ def fit(
     mean = float(np.average(exposures, weights=runs_A))
     drift_A_W = drifts(exposures / mean, pays)
     weight_W = np.append(np.full(WINDOWS, PART_WEIGHT), 1.0)
-    weight_A_W_1 = np.sqrt(runs_A / runs_A.mean())[:, None, None] * weight_W[:, None]
     size = observed.shape[-1]
+    trust = SCATTER**2 / (SCATTER**2 + np.broadcast_to(sampling_A_K1, (len(pays), size)))
+    trust = trust * (runs_A / runs_A.mean())[:, None]
+    weights = np.sqrt(trust / trust.mean())[:, None] * weight_W[:, None]
 
     @functools.lru_cache(maxsize=1)  # all derivatives by drifts are at one place
     def courses(*steps_and_growth: float) -> np.ndarray:
@@ -126,7 +135,7 @@ def fit(
 
     def of_arms(at: np.ndarray) -> np.ndarray:
         expected = courses(*at[: 2 + size]) + at[2 + size :] * drift_A_W[..., None]
-        apart = np.where(known, expected - observed, 0.0) * weight_A_W_1
+        apart = np.where(known, expected - observed, 0.0) * weights
         return (np.sign(apart) * np.log1p(np.abs(apart))).reshape(len(pays), -1)
 
     def prior(at: np.ndarray) -> np.ndarray:

@@ -50,6 +50,7 @@ def forecast(
     base: str = "",
     fit: str = "",
     probes: Path | str | None = None,
+    k: int = 0,
     runs_dir: Path | str = "runs",
 ) -> JudgeForecast:
     """What training a policy under each judge would teach it.
@@ -64,13 +65,14 @@ def forecast(
         base: study of ``runs_dir`` with rollouts of the policy before training.
         fit: study whose runs the fit uses, ``shipped``, or empty for ``study``.
         probes: folder of probes whose judges are forecast instead, without asking any.
+        k: updates that are seen of each judge's first run in ``study``.
 
     Raises UserError: neither judges nor a study, no such preset or folder, or nothing to read.
     """
     typed = judges if isinstance(judges, str) else ",".join(judges)
     runs_dir = Path(runs_dir).absolute()
     if study is None:
-        check_named(typed, probes)
+        check_named(typed, probes, k)
     if study is not None:
         study_dir = folder_of(study).absolute()
         StudyOptions(study_dir.name, study_dir.parent).check()
@@ -81,12 +83,18 @@ def forecast(
         if not any(folder.parts("rollouts") for folder in study_cells(study_dir)):
             _draw(study_dir, (f"policy={policy}", f"task={task}", f"trainer={trainer}"))
     base_rewards = ask(study_dir, "" if probes else typed, base_dir, settings)
-    units = in_units(base_rewards, study_dir, fit, Path(probes) if probes else None)
+    units = in_units(base_rewards, study_dir, fit, Path(probes) if probes else None, k)
     return JudgeForecast(estimate.forecast(base_rewards), units)
 
 
-def check_named(judges: str, probes: Path | str | None) -> None:
-    """Raises UserError: without a study neither judges nor probes are named."""
+def check_named(judges: str, probes: Path | str | None, k: int = 0) -> None:
+    """Raises UserError: without a study neither judges nor probes are named, or updates are to be
+    seen."""
+    if k:
+        raise UserError(
+            f"k={k} sees the first updates of trained judges, and no study= is given. Type"
+            " study=NAME, or leave k= out to forecast before training"
+        )
     if judges == OF_STUDY and not probes:
         raise UserError(
             "The forecast needs study= to take judges from, or presets. Type judges= with"

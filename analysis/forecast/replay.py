@@ -5,13 +5,17 @@ on the same rollouts: w proportional to exp(theta . z) within each prompt, z bei
 truth in standard deviations. Groups are drawn by these weights and paid as the judge pays each
 rollout, and theta moves by what GRPO would push::
 
-    d theta_k = step_k E Cov(A, z_k) d tau,    tau = (exposure / that of the fit) ^ growth
+    d theta_k = step_k E Cov(A, z_k) / rms(A) d tau,    tau = (exposure / that of the fit) ^ growth
 
-The exposure is the sum of the learning rates so far; AdamW is assumed, whose step does not depend
-on the size of the reward. Most of what a first-order forecast lacks is in the rollouts: a behaviour
-that becomes frequent varies more and is paid for more, one that all answers have moves no further,
-none falls below none, and behaviours that go together move together. What every judge teaches
-beside, such as longer answers where no pay is to be had, is a drift in proportion to the exposure.
+The exposure is the sum of the learning rates so far. AdamW is assumed: it divides by the root mean
+square of the gradients so far, and rms(A) is that of the advantages, so neither the size of the
+reward nor ``scale_rewards`` changes the pace. With ``beta``, A has less beta times the log of the
+weights over those at the start, which is what the KL penalty takes.
+
+Most of what a first-order forecast lacks is in the rollouts: a behaviour that becomes frequent
+varies more and is paid for more, one that all answers have moves no further, none falls below none,
+and behaviours that go together move together. What every judge teaches beside, such as longer
+answers where no pay is to be had, is a drift in proportion to the exposure.
 
 The weights cannot show what no rollout shows. `Replay.support` counts, for the typical prompt, the
 rollouts that carry the weights: 1 / sum w^2, Kish's effective sample size (Survey Sampling, 1965).
@@ -23,8 +27,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.forecast.start import Start, push_of
-from analysis.statistics.estimate import NAN
+from analysis.forecast.start import Start, advantage_push
+from analysis.statistics.estimate import FLAT, NAN
 from study.config.schema import Trainer
 
 PARTS = 8
@@ -101,7 +105,7 @@ def replay(start: Start, pay: Pay, follows: Follows) -> Replay:
     rng = np.random.default_rng(0)
     share = exposure(pay.trainer) / follows.exposure
     tau = (share * np.linspace(0, 1, PARTS + 1)) ** follows.growth
-    theta, means, support = np.zeros(count), [], []
+    theta, means, support, squares = np.zeros(count), [], [], []
     at_P = np.arange(prompts)[:, None]
     for part in range(PARTS + 1):
         logits = z @ theta
@@ -114,17 +118,22 @@ def replay(start: Start, pay: Pay, follows: Follows) -> Replay:
             uniform = at_P + rng.random((prompts, DRAWS * pay.group_size))
             reached = np.searchsorted((at_P + np.cumsum(weights, axis=1)).ravel(), uniform)
             drawn = np.minimum(reached - size * at_P, size - 1)
-            pushed = _push(bounded, pay, drawn)
-            theta = theta + follows.step * pushed * (tau[part + 1] - tau[part])
+            pushed, square = _push(bounded, pay, drawn, pay.trainer.beta * logits)
+            squares.append(square)
+            pace = (tau[part + 1] - tau[part]) / max(np.mean(squares) ** 0.5, FLAT)
+            theta = theta + follows.step * pushed * pace
     return Replay(np.array(means) - means[0], np.array(support))
 
 
-def _push(z: np.ndarray, pay: Pay, drawn: np.ndarray) -> np.ndarray:
-    """E Cov(A, z) over groups of drawn rollouts, shape (K1,); 0 where it is unknown."""
+def _push(
+    z: np.ndarray, pay: Pay, drawn: np.ndarray, penalty_P_M: np.ndarray
+) -> tuple[np.ndarray, float]:
+    """E Cov(A, z) over groups of drawn rollouts, shape (K1,), 0 where it is unknown; and E A^2."""
     at_P = np.arange(len(z))[:, None]
     rewards = pay.rewards[at_P, drawn].reshape(-1, pay.group_size)
     members = z[at_P, drawn].reshape(-1, pay.group_size, z.shape[-1])
-    return np.nan_to_num(push_of(members, rewards, pay.trainer.scale_rewards))
+    penalty = penalty_P_M[at_P, drawn].reshape(-1, pay.group_size)
+    return advantage_push(members, rewards, pay.trainer.scale_rewards, penalty)
 
 
 def exposure(trainer: Trainer) -> float:

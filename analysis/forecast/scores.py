@@ -64,7 +64,7 @@ class MethodScore:
             agree.
         slope: of observed on forecast, with its t interval: 1 is calibrated.
         rho, p: rank correlation over judges, and its permutation p.
-        inside: share of the runs in their prediction interval; of the forecast alone.
+        inside: share of the runs in their prediction interval; of forecasts that have one.
         behind: R2 of the forecast less that of this method, paired over judges, with a t interval.
     """
 

@@ -45,6 +45,12 @@ class Start:
         """``sd``, and 1 where nothing varied, shape (K1,)."""
         return np.where(self.varies, self.sd, 1.0)
 
+    def sampling(self, prompts: int, group_size: int) -> np.ndarray:
+        """Variance of the mean of ``z`` over one step's rollouts, by the draw of prompts and
+        answers alone, shape (K1,)."""
+        within = np.diag(self.correlation)
+        return (np.maximum(0.0, self.varies - within) + within / group_size) / prompts
+
     @property
     def floor(self) -> np.ndarray:
         """The lowest shift in SDs that leaves nothing below 0, shape (K1,)."""
@@ -84,10 +90,16 @@ def bias_of(start: Start, score_P_M: np.ndarray, truth_P_M: np.ndarray) -> np.nd
     return np.linalg.solve(x.T @ x + ridge, x.T @ error)[:-1] / spread
 
 
-def push_of(z_P_G_K1: np.ndarray, rewards_P_G: np.ndarray, scale: str) -> np.ndarray:
-    """E Cov(A, z) within groups, shape (K1,), in the unit of ``z``; NaN where it is unknown.
-    ``scale`` is ``scale_rewards`` of the training."""
-    return known_means(group_cov(scored_advantages(rewards_P_G, scale), z_P_G_K1))
+def advantage_push(
+    z_P_G_K1: np.ndarray, rewards_P_G: np.ndarray, scale: str, penalty_P_G: np.ndarray | float = 0.0
+) -> tuple[np.ndarray, float]:
+    """E Cov(A, z) within groups, shape (K1,), in the unit of ``z``, 0 where it is unknown; and
+    E A^2. ``scale`` is ``scale_rewards`` of the training; a penalty is taken from advantages."""
+    advantage = scored_advantages(rewards_P_G, scale) - penalty_P_G
+    pushed = np.nan_to_num(known_means(group_cov(advantage, z_P_G_K1)))
+    known = np.isfinite(advantage)
+    within = centred(advantage, known)
+    return pushed, float((within**2).sum() / max(1, known.sum()))
 
 
 def _complete(features_P_M_K: np.ndarray, truth_P_M: np.ndarray) -> np.ndarray:

@@ -44,7 +44,7 @@ NAME = "forecast.json"
 """What is kept of a fit, in the folder of its study."""
 SHIPPED = "shipped"
 FITS = Path(__file__).parent / "fits"
-"""Fits that ship, POLICY.json: what the study forecast-build kept of that policy."""
+"""Fits that ship, POLICY.json: what the study forecast-fit kept of that policy."""
 WORDS = {"length": "words"}
 """Behaviours that a table of probes calls otherwise."""
 
@@ -127,11 +127,13 @@ class InUnits:
 
     Attributes:
         fit: the study whose runs were fitted on.
+        updates: of each judge's first run that were seen; all methods are scored on its others.
         ended_early: cells that an alarm ended early, which are in no fit and no score.
         why_none: why there is nothing; empty where there is.
     """
 
     fit: str = ""
+    updates: int = 0
     ended_early: Sequence[str] = ()
     shifts: Sequence[Forecast] = ()
     scored: Scored = field(default_factory=Scored)
@@ -143,6 +145,7 @@ class InUnits:
             return {"no_units": self.why_none}
         return {
             "fit": self.fit,
+            "updates": self.updates,
             **({"ended_early": self.ended_early} if self.ended_early else {}),
             "shifts": [line.row() for line in self.shifts],
             **self.scored.numbers(),
@@ -150,7 +153,11 @@ class InUnits:
 
 
 def in_units(
-    base_rewards: BaseRewards, study_dir: Path, fit: str = "", probes: Path | None = None
+    base_rewards: BaseRewards,
+    study_dir: Path,
+    fit: str = "",
+    probes: Path | None = None,
+    updates: int = 0,
 ) -> InUnits:
     """Shifts of every candidate, and how those of trained ones came out.
 
@@ -158,23 +165,33 @@ def in_units(
         fit: a study beside this one whose fit is taken as it was kept, or the name of one that
             ships; empty fits on this study's runs and keeps that as ``forecast.json``.
         probes: a folder of probes, whose judges are then the candidates.
+        updates: of each judge's first run that are seen.
 
-    Raises UserError: the fit of another study is not there, or is of other behaviours; or no folder
-    of probes.
+    Raises UserError: the fit of another study is not there, or is of other behaviours; no folder of
+    probes; or a run that made no more updates than are to be seen.
     """
     try:
         judged = probed(probes, base_rewards) if probes else candidates(base_rewards)
         recorded = read_runs(study_dir)[0]
-        kept = _fitted(base_rewards, study_dir, recorded, fit, judged)
         runs = trained(recorded, judged)
+        steps = min((len(each) for each in runs.of_steps), default=updates + 1)
+        if updates >= steps:
+            raise UserError(
+                f"k={updates} updates are to be seen, but a run of study={study_dir.name} has"
+                f" {steps} steps. Type k={steps - 1} or less"
+            )
+        kept = _fitted(base_rewards, study_dir, recorded, fit, judged)
         return InUnits(
             fit=kept.study,
+            updates=updates,
             ended_early=[run.cell for run in recorded if ended_early(run)],
-            shifts=beside_observed(forecasts(kept, base_rewards, judged), judged, runs),
-            scored=scored(kept, base_rewards, judged, runs),
+            shifts=beside_observed(
+                forecasts(kept, base_rewards, judged, runs, updates), judged, runs
+            ),
+            scored=scored(kept, base_rewards, judged, runs, updates),
         )
     except UserError as error:
-        if probes or fit not in ("", SHIPPED):
+        if probes or updates or fit not in ("", SHIPPED):
             raise
         return InUnits(why_none=str(error))
 

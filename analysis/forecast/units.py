@@ -26,12 +26,13 @@ from analysis.forecast.baselines import (
     simple,
 )
 from analysis.forecast.candidates import Candidates
+from analysis.forecast.early import updates
 from analysis.forecast.estimate import BaseRewards
 from analysis.forecast.fit import course, replayed
 from analysis.forecast.replay import Follows
 from analysis.forecast.scores import Scored, ceiling, pooled, score
 from analysis.forecast.spread import Spread, spread_of
-from analysis.forecast.start import TRUTH, Start
+from analysis.forecast.start import TRUTH
 from analysis.records.runs import Run, step_means
 from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate, known_means
 from analysis.statistics.intervals import mean_interval
@@ -39,12 +40,12 @@ from analysis.statistics.prediction import Prediction
 from study.errors import UserError
 from study.system.files import read_json, write_json
 
-VERSION = 3
-FORECAST, OF_FAMILY = "forecast", "forecast, family unseen"
+VERSION = 4
+FORECAST, OF_FAMILY, UPDATED = "forecast", "forecast, family unseen", "forecast, updates seen"
 FEWEST_ARMS = 4
 LEVEL = 0.9
 """Of the prediction intervals."""
-FEWEST_SUPPORT = 2.0
+FEWEST_SUPPORT = 4.0
 """Rollouts that carry the typical prompt's weights below which the replay has left what the policy
 shows before training, and no number is given."""
 
@@ -52,11 +53,13 @@ shows before training, and no number is given."""
 @dataclass(frozen=True)
 class Trained:
     """How R finished runs came out: their arm as a row of `Candidates`, shape (R,), and in SDs of
-    the start their `course`, shape (R, W, K1)."""
+    the start their `course`, shape (R, W, K1), and where each step's rollouts lay from the start,
+    shape (T, K1)."""
 
     cells: tuple[str, ...]
     arm: np.ndarray
     course: np.ndarray
+    of_steps: tuple[np.ndarray, ...] = ()
 
     @property
     def shift(self) -> np.ndarray:
@@ -69,11 +72,12 @@ def trained(recorded: Sequence[Run], judged: Candidates) -> Trained:
     not exposed for as long as a forecast says."""
     runs = [run for run in recorded if run.done and run.arm in judged.arms and not ended_early(run)]
     start = judged.start
-    courses = [course(_of_steps(run, start.names) / start.unit) for run in runs]
+    of_steps = [(_of_steps(run, start.names) - start.mean) / start.unit for run in runs]
+    courses = [course(each) for each in of_steps]
     of_runs = np.array(courses).reshape(-1, fit.WINDOWS + 1, len(start.names))
     arm = np.array([judged.arms.index(run.arm) for run in runs], dtype=int)
     cells = tuple(run.cell for run in runs)
-    return Trained(cells, arm, np.where(start.varies, of_runs, NAN))
+    return Trained(cells, arm, np.where(start.varies, of_runs, NAN), tuple(of_steps))
 
 
 def ended_early(run: Run) -> bool:
@@ -94,12 +98,13 @@ class Shifts:
 
     Attributes:
         of_run: shape (K1,); NaN with the reason in ``why_none``.
-        taught: what of it is the judge's and no drift, shape (K1,).
+        taught, drift: what of it the judge teaches, and what every judge does, shapes (K1,).
         support: of the replay's last step.
     """
 
     of_run: np.ndarray
     taught: np.ndarray
+    drift: np.ndarray
     support: float
     why_none: str = ""
 
@@ -109,15 +114,16 @@ def shifts(follows: Follows, judged: Candidates, arm: int) -> Shifts:
     what the policy shows before training."""
     start, pay = judged.start, judged.pays[arm]
     courses, support = replayed(start, pay, follows)
-    taught = courses[-1]
-    moved = taught + follows.drift * judged.exposure[arm] / follows.exposure
+    taught, drift = courses[-1], follows.drift * judged.exposure[arm] / follows.exposure
+    moved = taught + drift
     why_none = ""
     if not pay.differs:
         why_none = "too few scores that differ to tell its bias"
     elif support < FEWEST_SUPPORT:
         why_none = "the judge leads beyond what the policy shows before training"
     known = start.varies & (not why_none)
-    return Shifts(np.where(known, np.maximum(moved, start.floor), NAN), taught, support, why_none)
+    of_run = np.where(known, np.maximum(moved, start.floor), NAN)
+    return Shifts(of_run, taught, drift, support, why_none)
 
 
 @dataclass(frozen=True)
@@ -152,7 +158,8 @@ def fitted(base_rewards: BaseRewards, judged: Candidates, runs: Trained) -> Fitt
         )
     count = np.array([(runs.arm == arm).sum() for arm in present])
     of_arms = np.array([known_means(runs.course[runs.arm == arm]) for arm in present])
-    fitting = fit.fit(judged.start, [judged.pays[arm] for arm in present], of_arms, count)
+    pays = [judged.pays[arm] for arm in present]
+    fitting = fit.fit(judged.start, pays, of_arms, count, judged.sampling[present])
 
     def unseen(keys: Sequence[str]) -> dict[int, tuple[Follows, np.ndarray]]:
         """Arm -> the fit without all arms of its key, and which arms those are."""
@@ -177,16 +184,21 @@ def fitted(base_rewards: BaseRewards, judged: Candidates, runs: Trained) -> Fitt
             residual[run] = runs.shift[run] - moved[arm].of_run
             taught[run] = moved[arm].taught
 
+    judge_of = np.unique(judged.judges, return_inverse=True)[1]
+
     def build(of: Follows, without: np.ndarray) -> Fitted:
         is_in = ~np.isin(runs.arm, without)
-        judges_in = len({judged.judges[arm] for arm in runs.arm[is_in].tolist()})
+        arms_in = runs.arm[is_in]
+        spread = spread_of(
+            residual[is_in], taught[is_in], judged.sampling[arms_in], judge_of[arms_in], LEVEL
+        )
         return Fitted(
             study=base_rewards.study,
             policy=base_rewards.policy,
             names=judged.start.names,
             arms=len(np.unique(runs.arm[is_in])),
             follows=of,
-            spread=spread_of(residual[is_in], taught[is_in], judges_in, LEVEL),
+            spread=spread,
             simpler={name: _simple(name, judged, runs, is_in) for name in (*SIMPLER, DOSE)},
         )
 
@@ -301,9 +313,15 @@ class Forecast(Prediction):
         }
 
 
-def forecasts(kept: Fitted, base_rewards: BaseRewards, judged: Candidates) -> list[Forecast]:
-    """Every candidate and behaviour. Raises UserError: fitted on another policy, or other
-    behaviours."""
+def forecasts(
+    kept: Fitted,
+    base_rewards: BaseRewards,
+    judged: Candidates,
+    runs: Trained | None = None,
+    count: int = 0,
+) -> list[Forecast]:
+    """Every candidate and behaviour; with a ``count`` of updates, by those of its first run too.
+    Raises UserError: fitted on another policy, or other behaviours."""
     if kept.policy != base_rewards.policy:
         raise UserError(
             f"study={kept.study} trained policy={kept.policy}, and study={base_rewards.study}"
@@ -319,9 +337,11 @@ def forecasts(kept: Fitted, base_rewards: BaseRewards, judged: Candidates) -> li
     for arm, judge in enumerate(judged.arms):
         of = _fit_of(kept, base_rewards, judge)
         made = shifts(of.follows, judged, arm)
+        if runs is not None and count and (runs.arm == arm).any():
+            made = updated(of, judged, arm, made, runs, count)
+        made_of = estimates(of, judged, arm, made)
         simpler = {name: _shift_of(name, of.simpler[name], judged)[arm] for name in SIMPLER}
-        share = judged.exposure[arm] / of.follows.exposure
-        for k, (name, each) in enumerate(zip(start.names, estimates(of, start, made), strict=True)):
+        for k, (name, each) in enumerate(zip(start.names, made_of, strict=True)):
             sd = float(start.sd[k])
             ends = {"value": each.value * sd, "low": each.low * sd, "high": each.high * sd}
             lines.append(
@@ -333,7 +353,7 @@ def forecasts(kept: Fitted, base_rewards: BaseRewards, judged: Candidates) -> li
                     predicted=replace(each, **ends),
                     sds=each.value,
                     sd=sd,
-                    drift=float(of.follows.drift[k] * share * sd),
+                    drift=float(made.drift[k] * sd),
                     support=made.support,
                     simpler={m: float(values[k] * sd) for m, values in simpler.items()},
                 )
@@ -357,10 +377,14 @@ def _fit_of(kept: Fitted, base_rewards: BaseRewards, judge: str) -> Fitted:
     return kept.left_out.get(judge, kept) if is_own else kept
 
 
-def estimates(of: Fitted, start: Start, made: Shifts) -> list[Estimate]:
+def estimates(of: Fitted, judged: Candidates, arm: int, made: Shifts) -> list[Estimate]:
     """Shifts with prediction intervals of one more run, in SDs, for each of K1."""
-    halves = of.spread.halves(made.taught[None])[0]
-    lows = np.where(np.isfinite(made.of_run), np.maximum(made.of_run - halves, start.floor), NAN)
+    start = judged.start
+    sampling = judged.sampling[arm]
+    halves = of.spread.halves(made.taught[None], sampling[None])[0]
+    # a run's first tenth may lie above the mean that nothing falls below
+    floor = start.floor - of.spread.widths * np.sqrt(sampling / 2)
+    lows = np.where(np.isfinite(made.of_run), np.maximum(made.of_run - halves, floor), NAN)
     ends = np.array([made.of_run, lows, made.of_run + halves]).T.tolist()
     return [
         Estimate(
@@ -371,24 +395,44 @@ def estimates(of: Fitted, start: Start, made: Shifts) -> list[Estimate]:
     ]  # fmt: skip
 
 
-def scored(kept: Fitted, base_rewards: BaseRewards, judged: Candidates, runs: Trained) -> Scored:
-    """What of each behaviour could be forecast, and how every method did; none without runs."""
+def updated(
+    of: Fitted, judged: Candidates, arm: int, made: Shifts, runs: Trained, count: int
+) -> Shifts:
+    """The shifts with what the first updates of the candidate's first run add."""
+    of_steps = runs.of_steps[int(np.flatnonzero(runs.arm == arm)[0])]
+    first = updates(of_steps, count, of.follows, of.spread, judged, arm, made.taught)
+    return replace(made, of_run=np.maximum(made.of_run + first.correction, judged.start.floor))
+
+
+def scored(
+    kept: Fitted, base_rewards: BaseRewards, judged: Candidates, runs: Trained, count: int = 0
+) -> Scored:
+    """What of each behaviour could be forecast, and how every method did; none without runs.
+
+    With a ``count`` of updates that are seen of each judge's first run, all methods are scored on
+    its other runs.
+    """
     start, arms = judged.start, np.unique(runs.arm).tolist()
-    of_arms = [runs.shift[runs.arm == arm] for arm in arms]
+    arms = [arm for arm in arms if not count or (runs.arm == arm).sum() > 1]
+    of_arms = [runs.shift[runs.arm == arm][bool(count) :] for arm in arms]
     fits = [_fit_of(kept, base_rewards, judged.arms[arm]) for arm in arms]
     made = [shifts(of.follows, judged, arm) for of, arm in zip(fits, arms, strict=True)]
-    inside = known_means(
-        np.concatenate(
-            [
-                _hits(estimates(of, start, each), observed_S_K1)
-                for of, each, observed_S_K1 in zip(fits, made, of_arms, strict=True)
-            ]
-            or [np.zeros((0, len(start.names)))]
-        )
-    )
+    with_intervals = {FORECAST: made}
+    if count:
+        with_intervals[UPDATED] = [
+            updated(of, judged, arm, each, runs, count)
+            for of, arm, each in zip(fits, arms, made, strict=True)
+        ]
+    inside = {
+        method: known_means(_hits(fits, judged, arms, of_method, of_arms))
+        for method, of_method in with_intervals.items()
+    }
     shape = (-1, len(start.names))
-    ours = np.array([each.of_run for each in made]).reshape(shape)
-    by_method = {FORECAST: ours}
+    by_method = {
+        method: np.array([each.of_run for each in of_method]).reshape(shape)
+        for method, of_method in with_intervals.items()
+    }
+    ours = by_method[FORECAST]
     if kept.study == base_rewards.study and kept.family_left_out:
         unseen = [kept.family_left_out.get(judged.arms[arm]) for arm in arms]
         by_method[OF_FAMILY] = np.array(
@@ -411,9 +455,9 @@ def scored(kept: Fitted, base_rewards: BaseRewards, judged: Candidates, runs: Tr
     for k in np.flatnonzero(start.varies & np.isfinite(runs.shift).any(axis=0)).tolist():
         top = ceiling(start.names[k], runs.shift[:, k], runs.arm, judged.exposure[runs.arm])
         ceilings.append(top)
-        known = int(np.isfinite(runs.shift[:, k]).sum())
+        known = sum(int(np.isfinite(each[:, k]).sum()) for each in of_arms)
         for method, values in by_method.items():
-            share = inside[k] if method == FORECAST else NAN
+            share = inside[method][k] if method in inside else NAN
             lines.append(score(method, top, values[:, k], observed[:, k], ours[:, k], share, known))
         lines.append(score(SEED, top, first[:, k], others[:, k], ours[:, k], NAN, known))
     shown = [start.names.index(top.feature) for top in ceilings if top.moves]
@@ -427,11 +471,22 @@ def scored(kept: Fitted, base_rewards: BaseRewards, judged: Candidates, runs: Tr
     return Scored(ceilings, lines, means)
 
 
-def _hits(row: Sequence[Estimate], observed_S_K1: np.ndarray) -> np.ndarray:
-    """Whether each run is in its prediction interval, shape (S, K1); NaN where it has none."""
-    low, high = np.array([[each.low, each.high] for each in row]).T
-    known = np.isfinite(observed_S_K1) & np.isfinite(low) & np.isfinite(high)
-    return np.where(known, (low <= observed_S_K1) & (observed_S_K1 <= high), NAN)
+def _hits(
+    fits: Sequence[Fitted],
+    judged: Candidates,
+    arms: Sequence[int],
+    made: Sequence[Shifts],
+    observed: Sequence[np.ndarray],
+) -> np.ndarray:
+    """Whether each run is in its prediction interval, shape (R, K1); NaN where it has none."""
+    hits = [np.zeros((0, len(judged.start.names)))]
+    for of, arm, each, observed_S_K1 in zip(fits, arms, made, observed, strict=True):
+        row = estimates(of, judged, arm, each)
+        low, high = np.array([[line.low, line.high] for line in row]).T
+        known = np.isfinite(observed_S_K1) & np.isfinite(low) & np.isfinite(high)
+        inside = (low <= observed_S_K1) & (observed_S_K1 <= high)
+        hits.append(np.where(known, inside, NAN))
+    return np.concatenate(hits)
 
 
 def _shift_of(method: str, each: Simple, judged: Candidates) -> np.ndarray:

@@ -210,6 +210,8 @@ def test_a_study_of_two_arms_has_no_shifts_in_units_and_says_what_to_type(small_
     said = capsys.readouterr().out
     assert "No shift in units" in said and "Type fit=STUDY" in said
     assert not (small_study / "forecast.json").exists()
+    assert main([*command, "k=99"]) == 2  # it has runs of fewer steps
+    assert "Type k=" in capsys.readouterr().err
 
 
 def test_judges_that_are_named_change_nothing_of_what_a_study_keeps(small_study, tmp_path):

@@ -17,12 +17,13 @@ from analysis.forecast.fit import drifts, replayed
 from analysis.forecast.replay import Follows, Pay
 from analysis.forecast.scores import ceiling, score
 from analysis.forecast.spread import spread_of
-from analysis.forecast.start import bias_of
+from analysis.forecast.start import bias_of, start_of
 from analysis.forecast.study import InUnits
 from analysis.forecast.units import Fitted, Trained, fitted, scored
 from analysis.statistics.agreement import icc_family
 from analysis.statistics.estimate import Estimate
 from study.config.compose import load_judge
+from study.config.schema import Trainer
 from study.errors import UserError
 from tests.analysis.test_interventions import STEPS, run_of
 from tests.analysis.test_replay import EXPOSURE, PLANTED, TRAINER, drawn
@@ -281,16 +282,54 @@ def test_intervals_hold_their_share_of_what_they_were_made_of(seed):
     rng = np.random.default_rng(seed)
     taught_R_K1 = rng.normal(0, 1, (60, 3))
     residual = rng.standard_t(3, (60, 3)) * np.hypot([0.1, 0.5, 0.02], 0.2 * taught_R_K1)
-    spread = spread_of(residual, taught_R_K1, 30, 0.9)
-    inside = (abs(residual) <= spread.halves(taught_R_K1)).mean(axis=0)
+    none = np.zeros((60, 3))
+    spread = spread_of(residual, taught_R_K1, none, np.repeat(np.arange(30), 2), 0.9)
+    inside = (abs(residual) <= spread.halves(taught_R_K1, none)).mean(axis=0)
     assert ((inside >= 0.9) & (inside <= 0.94)).all()
 
 
 def test_intervals_of_few_runs_are_wide_and_what_was_never_told_has_none():
     residual = np.column_stack([[0.1, -0.1, 0.2, 0.1], [NAN] * 4])
-    spread = spread_of(residual, np.zeros((4, 2)), 2, 0.9)
+    none = np.zeros((4, 2))
+    spread = spread_of(residual, none, none, np.array([0, 0, 1, 1]), 0.9)
     assert spread.widths[0] >= stats.t.ppf(0.95, 1)
-    assert np.isnan(spread.halves(np.zeros((1, 2)))[0, 1])
+    assert np.isnan(spread.halves(none[:1], none[:1])[0, 1])
+    assert spread.shared[1] == 0
+
+
+def test_a_short_run_has_a_wider_interval_by_the_prompts_that_it_draws():
+    """One step of eight prompts in each tenth against four: half of the variance is between
+    prompts, and the rest is of eight answers to each."""
+    rng = np.random.default_rng(0)
+    level = rng.normal(0, 1, (2000, 1))
+    features = (level + rng.normal(0, 1, (2000, 8)))[..., None]
+    made = start_of(features, (rng.random((2000, 8)) < 0.5).astype(float), ("length",))
+    assert made.sampling(8, 8) == pytest.approx([(0.5 + 0.5 / 8) / 8, 1 / 64], abs=0.005)
+    pays = tuple(
+        Pay(features[..., 0], Trainer(steps=steps, prompts_per_step=8, group_size=8))
+        for steps in (10, 40)
+    )
+    judges = replace(judged(np.zeros((2, 2))), start=made, pays=pays)
+    assert judges.sampling[0] == pytest.approx(4 * judges.sampling[1])
+    assert judges.sampling[0] == pytest.approx(2 * made.sampling(8, 8))
+    drawn_alone = rng.normal(0, np.sqrt(judges.sampling[0]), (400, 2))
+    spread = spread_of(
+        drawn_alone, np.zeros((400, 2)), np.tile(judges.sampling[0], (400, 1)), np.arange(400), 0.9
+    )
+    assert spread.widths == pytest.approx([1.645, 1.645], abs=0.3)
+    assert spread.sd == pytest.approx([0.02, 0.02], abs=0.1)
+    short, long = spread.halves(np.zeros((2, 2)), judges.sampling)
+    assert (short > 1.4 * long).all()
+
+
+def test_what_runs_of_a_judge_share_of_their_distance_is_told():
+    rng = np.random.default_rng(1)
+    judge = np.repeat(np.arange(300), 2)
+    both = rng.normal(0, 1, 300)[judge]
+    residual = np.column_stack([both + rng.normal(0, 1, 600), rng.normal(0, 1, 600)])
+    none = np.zeros((600, 2))
+    shared = spread_of(residual, none, none, judge, 0.9).shared
+    assert shared == pytest.approx([0.5, 0.0], abs=0.12)
 
 
 def test_a_run_that_an_alarm_ended_early_is_in_no_fit():

@@ -54,6 +54,8 @@ OWN = {
     "forecast": {
         "study=planted judges=nobody": "is not a preset",
         "policy=tiny": "Type judges= with presets",
+        "judges=sim-fair k=2": "Type study=NAME, or leave k= out",
+        "judges=sim-fair k=-1": "must be a number 0 or more",
     },
     "interventions": {"study=planted": "experiment=interventions"},
     "knockout": {

@@ -1,5 +1,6 @@
 """A replay follows the exact policy where there is one, and its fit recovers what was planted."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -9,10 +10,11 @@ from hypothesis import strategies as st
 
 from analysis.forecast.fit import WINDOWS, Fitting, course, drifts, fit, replayed
 from analysis.forecast.replay import PARTS, Follows, Pay, exposed, exposure, replay
-from analysis.forecast.start import Start, bias_of, push_of, start_of
+from analysis.forecast.start import Start, advantage_push, bias_of, start_of
 from analysis.planted.truth import Tabular
 from analysis.records.runs import shift
 from study.config.schema import Trainer
+from study.rewards.advantages import advantages
 
 NAN = float("nan")
 TRAINER = Trainer(steps=40, learning_rate=6e-4, group_size=4)
@@ -66,24 +68,41 @@ def test_the_bias_is_the_dose_over_the_spread_of_the_score():
     assert np.isnan(bias_of(made, np.ones(score.shape), truth)).all()
 
 
+def mean_square(chance: float, scale: str, penalty: float) -> float:
+    """E A^2 in groups of four of which each has the behaviour by that chance, and is paid .3; who
+    has it loses the penalty."""
+    groups = np.array(list(itertools.product([0.0, 1.0], repeat=4)))
+    likely = np.prod(np.where(groups == 1, chance, 1 - chance), axis=1)
+    lost = penalty * (groups - groups.mean(axis=1, keepdims=True))
+    return float(likely @ ((advantages(0.3 * groups, scale) - lost) ** 2).mean(axis=1))
+
+
 @pytest.mark.parametrize("scale", ["group", "none"])
-def test_a_policy_of_two_answers_follows_the_exact_push(scale):
+@pytest.mark.parametrize("beta", [0.0, 0.1])
+def test_a_policy_of_two_answers_follows_the_exact_push(scale, beta):
     """One behaviour that an answer has or not, paid .3, is the policy's one logit: it moves by the
-    exact expectation over all groups, in 400 small steps."""
+    exact expectation over all groups less the KL penalty's, over the root mean square of advantages
+    so far, in 400 small steps."""
     rng = np.random.default_rng(1)
     has = (rng.random((150, 200)) < 0.2).astype(float)
     made = start_of(has[..., None], np.zeros(has.shape), ("emoji",))
     sd = float(made.sd[0])
     policy = Tabular(np.zeros(2), np.array([[0.0], [1.0]]), np.log([1 - has.mean(), has.mean()]))
-    reward, speed = np.array([0.0, 0.3]), 3.0 if scale == "group" else 12.0
+    reward, speed, squares = np.array([0.0, 0.3]), 2.5, []
+    start = policy.logits[1]
     for _ in range(400):
-        pushed = policy.expected_cov(reward, 4, scale)[0] / sd
-        policy = replace(policy, logits=policy.logits + np.array([0.0, speed / sd * pushed / 400]))
-    pay = Pay(0.3 * has, replace(TRAINER, scale_rewards=scale))
+        chance = policy.policy()[1]
+        penalty = beta * (policy.logits[1] - start)
+        lost = penalty * chance * (1 - chance)
+        pushed = (policy.expected_cov(reward, 4, scale)[0] - lost) / sd
+        squares.append(mean_square(chance, scale, penalty))
+        pace = speed / sd / np.mean(squares) ** 0.5
+        policy = replace(policy, logits=policy.logits + np.array([0.0, pace * pushed / 400]))
+    pay = Pay(0.3 * has, replace(TRAINER, scale_rewards=scale, beta=beta))
     of = Follows(np.array([speed, 1.0]), 1.0, np.zeros(2), EXPOSURE)
     shown = replay(made, pay, of)
     expected = (policy.policy()[1] - has.mean()) / sd
-    assert expected > 1
+    assert expected > (0.5 if beta else 1)
     assert shown.shift[-1, 0] == pytest.approx(expected, abs=0.06)
     assert shown.support[0] == pytest.approx(200) and shown.support[-1] < 190
 
@@ -206,11 +225,22 @@ def test_no_replay_leaves_what_the_rollouts_show(seed, speed, scale):
 
 
 def test_the_first_move_is_the_push():
-    """Over the first part, from where the weights are equal, theta is step x E Cov(A, z)."""
+    """Where the weights stay equal, theta is step x E Cov(A, z) over the rms of A."""
     made = drawn(prompts=200, rollouts=64)
     paid = 0.3 * made.z[..., 0] + made.z[..., -1]
     tiny = follows(step=(0.01, 0.01, 0.01))
     moved = replay(made, Pay(paid, TRAINER), tiny).shift[-1]
-    pushed = push_of(made.z.reshape(-1, 4, 3), paid.reshape(-1, 4), "group")
-    inside = made.correlation
-    assert moved == pytest.approx(0.01 * inside @ pushed, abs=0.001)
+    pushed, square = advantage_push(made.z.reshape(-1, 4, 3), paid.reshape(-1, 4), "group")
+    assert square == pytest.approx(3 / 4, abs=1e-3)  # over four of variance 1 by n - 1
+    assert moved == pytest.approx(0.01 * made.correlation @ pushed / square**0.5, abs=0.001)
+
+
+def test_the_size_of_the_reward_changes_no_pace():
+    made = drawn()
+    of = follows(step=(1.0, 1.0, 1.0))
+    plain = replace(TRAINER, scale_rewards="none")
+    paid = made.z[..., 0] + made.z[..., -1]
+    small, large = (replay(made, Pay(f * paid, plain), of).shift[-1] for f in (0.1, 7.0))
+    assert small == pytest.approx(large) and small[0] > 0.3
+    grouped = replay(made, Pay(paid, TRAINER), of).shift[-1]
+    assert small[0] == pytest.approx(grouped[0], rel=0.2)
