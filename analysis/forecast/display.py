@@ -13,6 +13,7 @@ from analysis.display.figures import blank, curve, looks, style
 from analysis.display.printed import aligned
 from analysis.forecast.baselines import ORACLES, SIMPLER
 from analysis.forecast.estimate import Push, Pushes
+from analysis.forecast.order import Order
 from analysis.forecast.scores import MOVES, Scored
 from analysis.forecast.study import InUnits
 from analysis.forecast.units import FORECAST
@@ -40,6 +41,7 @@ def text(pushes: Pushes, units: InUnits) -> str:
     texts = [
         *(_pushes(pushes) if pushes.pushes else []),
         *([] if units.why_none else _shifts(units, pushes)),
+        *_order(units.order),
         *(_scores(units.scored) if units.scored.methods else []),
         f"\nEnded early by an alarm, so in no fit and no score: {early}" if early else "",
         f"\nNo shift in units: {units.why_none}" if units.why_none else "",
@@ -93,6 +95,43 @@ def _shifts(units: InUnits, pushes: Pushes) -> list[str]:
     unknown = {line.arm: line.predicted.note for line in units.shifts if line.arm not in known}
     sentences = [f"No shift of {judge}: {why}." for judge, why in unknown.items()]
     return [head, *(block.to_string() for block in blocks), *sentences]
+
+
+def _order(order: Order) -> list[str]:
+    """Which judge to train under, and how such orders came out."""
+    known = [line for line in order.standings if not math.isnan(line.truth.value)]
+    if len(known) < 2:
+        return []
+    chances = {(line.judge, line.other): f"{line.chance:.2f}" for line in order.better}
+    followers = [line.judge for line in known[1:]]
+    rows = []
+    for line, follower in zip(known, [*followers, ""], strict=True):
+        truth = line.truth
+        rows.append(
+            {
+                "judge": line.judge,
+                "truth after": f"{truth.value:.2f} [{truth.low:.2f}, {truth.high:.2f}]",
+                "lost of 100": f"{100 * line.harm:.1f}",
+                "verdicts": f"{line.verdicts:,}",
+                "P(better than the next)": chances.get((line.judge, follower), ""),
+            }
+        )
+    scores = [
+        {
+            "order by": line.method,
+            "pairs of runs": f"{line.pairs:,}",
+            "Kendall's tau": _ends(line.tau) or "0",
+            "Brier": f"{line.brier:.3f}",
+        }
+        for line in order.scores
+    ]
+    return [
+        "\nTruth after training [90 % of runs], right answers of 100 that are expected to be lost,"
+        "\nand the verdicts that a training asks for:",
+        *aligned(rows),
+        *(["\nThe order of runs of two judges in one training:"] if scores else []),
+        *aligned(scores),
+    ]
 
 
 def _scores(scored: Scored) -> list[str]:

@@ -18,6 +18,7 @@ import pandas as pd
 
 from analysis.forecast.candidates import Candidates, candidates, start_of_base
 from analysis.forecast.estimate import OWN, BaseRewards, ask
+from analysis.forecast.order import Order, order
 from analysis.forecast.replay import Pay
 from analysis.forecast.scores import Scored
 from analysis.forecast.start import RIDGE, Start
@@ -129,6 +130,7 @@ class InUnits:
         fit: the study whose runs were fitted on.
         updates: of each judge's first run that were seen; all methods are scored on its others.
         ended_early: cells that an alarm ended early, which are in no fit and no score.
+        order: judges by the truth to expect after training.
         why_none: why there is nothing; empty where there is.
     """
 
@@ -137,6 +139,7 @@ class InUnits:
     ended_early: Sequence[str] = ()
     shifts: Sequence[Forecast] = ()
     scored: Scored = field(default_factory=Scored)
+    order: Order = field(default_factory=Order)
     why_none: str = ""
 
     def numbers(self) -> dict[str, object]:
@@ -149,6 +152,7 @@ class InUnits:
             **({"ended_early": self.ended_early} if self.ended_early else {}),
             "shifts": [line.row() for line in self.shifts],
             **self.scored.numbers(),
+            **self.order.numbers(),
         }
 
 
@@ -189,6 +193,7 @@ def in_units(
                 forecasts(kept, base_rewards, judged, runs, updates), judged, runs
             ),
             scored=scored(kept, base_rewards, judged, runs, updates),
+            order=order(kept, base_rewards, judged, runs),
         )
     except UserError as error:
         if probes or updates or fit not in ("", SHIPPED):

@@ -335,7 +335,7 @@ def forecasts(
         )
     start, lines = judged.start, []
     for arm, judge in enumerate(judged.arms):
-        of = _fit_of(kept, base_rewards, judge)
+        of = fit_of(kept, base_rewards, judge)
         made = shifts(of.follows, judged, arm)
         if runs is not None and count and (runs.arm == arm).any():
             made = updated(of, judged, arm, made, runs, count)
@@ -371,7 +371,7 @@ def beside_observed(lines: Sequence[Forecast], judged: Candidates, runs: Trained
     return made
 
 
-def _fit_of(kept: Fitted, base_rewards: BaseRewards, judge: str) -> Fitted:
+def fit_of(kept: Fitted, base_rewards: BaseRewards, judge: str) -> Fitted:
     """What forecasts a judge: what was fitted without it, where it is an arm of that study."""
     is_own = kept.study == base_rewards.study
     return kept.left_out.get(judge, kept) if is_own else kept
@@ -415,7 +415,7 @@ def scored(
     start, arms = judged.start, np.unique(runs.arm).tolist()
     arms = [arm for arm in arms if not count or (runs.arm == arm).sum() > 1]
     of_arms = [runs.shift[runs.arm == arm][bool(count) :] for arm in arms]
-    fits = [_fit_of(kept, base_rewards, judged.arms[arm]) for arm in arms]
+    fits = [fit_of(kept, base_rewards, judged.arms[arm]) for arm in arms]
     made = [shifts(of.follows, judged, arm) for of, arm in zip(fits, arms, strict=True)]
     with_intervals = {FORECAST: made}
     if count:
