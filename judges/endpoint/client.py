@@ -37,15 +37,13 @@ from judges.endpoint.failures import (
     read_error,
     shorten_message,
 )
-from judges.endpoint.throttle import Throttle
+from judges.endpoint.throttle import Slot, Throttle
 from judges.endpoint.transport import Answer, TooLarge, Unreachable, Unsolicited, Wire, WireError
 from study.config.schema import Endpoint
 from study.screen import one_line
 from study.verdict import Outcome, Parsed, Reply, Request
 
 LONGEST_WAIT_S = 30.0
-LONGEST_PAUSE_S = 60.0
-"""The longest pause that an endpoint's wish imposes on all requests, however long it asks for."""
 WRONG_MODELS = 2
 """Replies of another model before it is the outcome: a router may flap."""
 MOST_LISTED = 10_000
@@ -137,8 +135,6 @@ class Channel:
     """Replies so far."""
     barred_until: float = float("-inf")
     """By the event loop's clock: ``refusal`` is the answer to whatever is asked before."""
-    paused_until: float = float("-inf")
-    """By the event loop's clock: the endpoint asked for nothing before."""
 
     def __post_init__(self) -> None:
         self.throttle = Throttle(self.endpoint, self.folder)
@@ -173,6 +169,7 @@ class _Track:
 
     deadline: float
     """By the event loop's clock."""
+    slot: Slot | None = None
     tokens: float = 0.0
     """About how many the prompt has."""
     permit: float | None = None
@@ -196,7 +193,7 @@ async def ask(
     limit = channel.endpoint.deadline_s if within_s is None else within_s
     clock = asyncio.get_running_loop().time
     tokens = sum(len(turn["content"]) for turn in body["messages"]) / CHARACTERS_PER_TOKEN
-    async with channel.throttle.slot():
+    async with channel.throttle.slot() as slot:
         if channel.refusal is not None and clock() < channel.barred_until:
             return Fetched((), Outcome.endpoint_down, str(channel.refusal))
         waited = clock()
@@ -205,7 +202,7 @@ async def ask(
         except Fault as late:
             return Fetched((), late.outcome, late.reason, 0, clock() - waited)
         started = clock()
-        track = _Track(started + limit, tokens, permit)
+        track = _Track(started + limit, slot, tokens, permit)
         fault = None
         try:
             async with asyncio.timeout_at(track.deadline):
@@ -304,25 +301,26 @@ async def _obtain(
     clock = asyncio.get_running_loop().time
     connected = False
     for number in itertools.count():
-        track.waiting = None
-        await _resume(channel, track)
         permit, track.permit = track.permit, None
         if permit is None:
             permit = await channel.throttle.permit(track.tokens, track.deadline - clock())
+        track.waiting = None
         track.attempts += 1
         began = clock()
+        sent = channel.throttle.send()
         try:
             reply = await _once(channel, method, path, body, read)
             if isinstance(reply, Reply):
                 channel.answered()
                 channel.throttle.concurrency.answered(clock() - began)
                 channel.throttle.settle(permit, reply.tokens_in, reply.tokens_out)
+                channel.throttle.end(sent, refused=False)
             return reply
         except Fault as fault:
-            if fault.overrun:
-                channel.throttle.concurrency.overrun()
-                pause = min(fault.wait_s, LONGEST_PAUSE_S)
-                channel.paused_until = max(channel.paused_until, clock() + pause)
+            overrun = fault.overrun
+            if overrun:
+                channel.throttle.end(sent, refused=True, asked_s=fault.wait_s)
+                await asyncio.sleep(channel.throttle.patience_s)  # until the pace has changed
             connected |= fault.outcome is not Outcome.endpoint_down
             if connected and fault.outcome is Outcome.endpoint_down:
                 # it answered a moment ago, so it is not down
@@ -336,22 +334,13 @@ async def _obtain(
                 fault.reason += f"; it asks to wait {fault.wait_s:g} s, past the deadline"
                 raise
             track.waiting = fault
-        await asyncio.sleep(wait)
-
-
-async def _resume(channel: Channel, track: _Track) -> None:
-    """Wait while the endpoint, in answer to any request, has asked for a pause.
-    Raises Fault: the pause ends after the deadline."""
-    clock = asyncio.get_running_loop().time
-    pause = channel.paused_until - clock()
-    if pause <= 0:
-        return
-    reason = f"the endpoint asked others to wait {pause:.1f} s more"
-    if channel.paused_until >= track.deadline:
-        raise Fault(Outcome.rate_limited, f"{reason}, past the deadline", again=False)
-    track.waiting = Fault(Outcome.rate_limited, reason)
-    await asyncio.sleep(pause + channel.jitter.uniform(0.0, channel.endpoint.backoff_s))
-    track.waiting = None
+        finally:
+            channel.throttle.end(sent)
+        if overrun and track.slot is not None:
+            async with track.slot.left():  # this call was told to wait, and no other
+                await asyncio.sleep(wait)
+        else:
+            await asyncio.sleep(wait)
 
 
 async def _once(channel: Channel, method: str, path: str, body: bytes, read: Any) -> Any:

@@ -1,13 +1,15 @@
 """Limits what is asked of one endpoint: requests at once, and rates per minute.
 
-A request needs a slot; how many there are adapts to the endpoint (`Concurrency`). Rates, and
-``shared`` slots, hold for all processes of a sweep: they are kept in a folder beside the store.
-A killed process blocks nothing: the kernel drops its locks, and a rate is a point in time, counted
-from the start of the host, that passes by itself.
+A request needs a slot; how many there are adapts to the endpoint (`Concurrency`), and so does the
+pace (`judges.endpoint.pace`). Rates, the pace, and ``shared`` slots hold for all processes of a
+sweep: they are kept in a folder beside the store. A killed process blocks nothing: the kernel drops
+its locks, and a rate is a point in time, counted from the start of the host, that passes by itself.
 
-    async with throttle.slot():
+    async with throttle.slot() as slot:
         permit = await throttle.permit(prompt_tokens)
+        sent = throttle.send()
         ...
+        throttle.end(sent, refused=False)
         throttle.settle(permit, tokens_in, tokens_out)
 """
 
@@ -19,14 +21,14 @@ import math
 import os
 import random
 import struct
-import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from judges.endpoint.failures import Fault
+from judges.endpoint.pace import AtOnce, Pace, Sent
 from study.config.schema import Endpoint
 from study.errors import UserError
 from study.system import clock as host
@@ -38,43 +40,51 @@ BURST_S = 1.0
 HORIZON_S = 600.0
 """A rate used up further ahead is damaged, since a process asks for one turn at a time; it counts
 as unused, as one of another start of the host does."""
+HELD_S = 5.0
+"""A process in which no request waited for its turn for so long is held back by nothing."""
 LOOK_S = 2.0
 """How often a turn that is too late is asked for again."""
 POLL_S = 0.02
 """How often a process looks for a slot that another one has left."""
+PATIENCE_S = 0.01
+"""A request has passed if it is not refused for so much, and a fourth, longer than others were."""
 WORSE = 1.5
 """A window of replies this much slower than the one before takes slots away."""
 WINDOW = 16
 """Fewest replies that are compared with as many others."""
 
+T = TypeVar("T")
+
 
 class Concurrency(AbstractAsyncContextManager[None]):
-    """Slots for requests of this process: ``most`` at first, fewer while the endpoint is overrun.
+    """Slots for requests of this process: ``most`` at first, fewer where more gain nothing.
 
-    A 429 halves them, at most once per the time of a reply. A window of replies that is ``WORSE``
-    than the one before leaves four fifths: with all slots taken throughput is slots over seconds
-    per reply, so nothing was gained. Any other window in which all slots were taken adds one."""
+    A window of replies that is ``WORSE`` than the one before leaves four fifths: with all slots
+    taken throughput is slots over seconds per reply, so nothing was gained. Any other window in
+    which all slots were taken adds one."""
 
-    def __init__(
-        self, most: int, adaptive: bool = True, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, most: int, adaptive: bool = True) -> None:
         self.most = most
         self.limit = float(most)
         self.taken = 0
         self._adaptive = adaptive
-        self._clock = clock
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self.seconds = 0.0
+        """That a reply takes, of late; 0 if none has come."""
         self._peak = 0
         self._seconds: list[float] = []
         self._before: float | None = None
-        self._calm_from = float("-inf")
 
     async def __aenter__(self) -> None:
+        await self.enter()
+
+    async def enter(self, first: bool = False) -> None:
+        """Wait for a slot, before all others if ``first``."""
         if not self._waiting and self.taken < int(self.limit):
             self._take()
             return
         turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+        (self._waiting.appendleft if first else self._waiting.append)(turn)
         try:
             await turn
         except BaseException:
@@ -89,17 +99,9 @@ class Concurrency(AbstractAsyncContextManager[None]):
         self.taken -= 1
         self._admit()
 
-    def overrun(self) -> None:
-        """The endpoint said that it is asked too much."""
-        now = self._clock()
-        if self._adaptive and now >= self._calm_from:
-            self.limit = max(1.0, self.limit / 2)
-            recent = self._seconds[-1] if self._seconds else self._before or 1.0
-            self._calm_from = now + recent  # what is under way was sent before this was known
-            self._open_window(None)
-
     def answered(self, seconds: float) -> None:
         """Note the seconds that a reply took."""
+        self.seconds += (0.1 if self.seconds else 1.0) * (seconds - self.seconds)
         if not self._adaptive:
             return
         self._seconds.append(seconds)
@@ -129,6 +131,43 @@ class Concurrency(AbstractAsyncContextManager[None]):
                 turn.set_result(None)
 
 
+class Numbers:
+    """Some numbers of this process, or in a ``file`` that the processes of a host share; those of
+    another start of the host are void."""
+
+    def __init__(
+        self, start: tuple[float, ...], file: Path | None = None, boot: str | None = None
+    ) -> None:
+        self._boot = (host.boot() if boot is None else boot).encode()
+        self._start = self._here = start
+        self._form = struct.Struct(f"<32s{len(start)}d")
+        self.file = file
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def change(self, work: Callable[[tuple[float, ...]], tuple[tuple[float, ...], T]]) -> T:
+        """Replace the numbers by what ``work`` makes of them, and return its second result.
+        Raises UserError: the file cannot be used."""
+        if self.file is None:
+            self._here, result = work(self._here)
+            return result
+        try:
+            file = locks.take(self.file, math.inf)
+            assert file is not None
+            with file:
+                data = os.pread(file.fileno(), self._form.size, 0)
+                current = len(data) == self._form.size and data.startswith(self._boot)
+                numbers, result = work(self._form.unpack(data)[1:] if current else self._start)
+                os.pwrite(file.fileno(), self._form.pack(self._boot, *numbers), 0)
+                return result
+        except OSError as error:
+            raise UserError(
+                f"The request limits that all processes share cannot be written to {self.file}"
+                f" ({error}). Free space or correct the folder's permissions, then rerun the"
+                " command. The file may be removed while no sweep runs."
+            ) from error
+
+
 class RateLimit:
     """Requests and tokens per minute, None for no limit, as two points in time up to which each is
     used.
@@ -136,8 +175,6 @@ class RateLimit:
     A request adds to them under a lock and so learns its turn at once. No minute holds more than
     the limit and one request. The ``file`` is shared with other processes; ``clock`` counts seconds
     from the start ``boot`` of the host."""
-
-    _FORM = struct.Struct("<32s2d")
 
     def __init__(
         self,
@@ -147,40 +184,17 @@ class RateLimit:
         clock: Callable[[], float] = host.now,
         boot: str | None = None,
     ) -> None:
-        self._boot = (host.boot() if boot is None else boot).encode()
         self._seconds_each = [
             (60.0 + BURST_S) / limit if limit else 0.0
             for limit in (requests_per_min, tokens_per_min)
         ]
         self._clock = clock
-        self._here: tuple[float, ...] = (0.0, 0.0)
-        self._file = file
-        if file is not None:
-            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._until = Numbers((0.0, 0.0), file, boot)
 
     def reserve(self, requests: float, tokens: float) -> float:
         """Add to what is used and return the seconds until the turn; negative gives back.
         Raises UserError: the file cannot be used."""
-        amounts = (requests, tokens)
-        if self._file is None:
-            self._here, wait = self._reserved(self._here, amounts)
-            return wait
-        try:
-            file = locks.take(self._file, math.inf)
-            assert file is not None
-            with file:
-                data = os.pread(file.fileno(), self._FORM.size, 0)
-                current = len(data) == self._FORM.size and data.startswith(self._boot)
-                until = self._FORM.unpack(data)[1:] if current else (0.0, 0.0)
-                until, wait = self._reserved(until, amounts)
-                os.pwrite(file.fileno(), self._FORM.pack(self._boot, *until), 0)
-                return wait
-        except OSError as error:
-            raise UserError(
-                f"The request limits that all processes share cannot be written to {self._file}"
-                f" ({error}). Free space or correct the folder's permissions, then rerun the"
-                " command. The file may be removed while no sweep runs."
-            ) from error
+        return self._until.change(lambda until: self._reserved(until, (requests, tokens)))
 
     def _reserved(
         self, until: tuple[float, ...], amounts: tuple[float, float]
@@ -223,6 +237,39 @@ class SharedConcurrency:
         return next((place for place in places if place is not None), None)
 
 
+class Slot:
+    """A slot for one verdict's requests, one after the other, while the block is entered."""
+
+    def __init__(self, concurrency: Concurrency, shared: SharedConcurrency | None) -> None:
+        self._concurrency, self._shared = concurrency, shared
+        self._held = AsyncExitStack()
+
+    async def __aenter__(self) -> Slot:
+        await self.enter()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.leave()
+
+    async def enter(self, first: bool = False) -> None:
+        """Wait for a slot."""
+        await self._concurrency.enter(first)
+        self._held.push_async_exit(self._concurrency)
+        if self._shared is not None:
+            await self._held.enter_async_context(self._shared.slot())
+
+    async def leave(self) -> None:
+        """Give the slot to another request."""
+        await self._held.aclose()
+
+    @asynccontextmanager
+    async def left(self) -> AsyncGenerator[None]:
+        """Within the block another request may have the slot; before all others after it."""
+        await self.leave()
+        yield
+        await self.enter(first=True)
+
+
 class Throttle:
     """All that holds back requests to one endpoint; its limits are shared with other processes by
     way of ``folder``, or kept to this one."""
@@ -240,26 +287,164 @@ class Throttle:
         self._reply_tokens = 0.0
         self._most_tokens = endpoint.tokens_per_min or math.inf
         self._line = asyncio.Lock()
+        self._adaptive = endpoint.adaptive
+        self._pace_file = mine and mine / "pace"
+        self._pace = Pace()
+        """Of this process, until there is a file."""
+        self._shared_pace: Numbers | None = None
+        self._clock: Callable[[], float] | None = None
+        self._number = 0.0
+        self._sent: deque[Sent] = deque()
+        """Requests that have not been counted, oldest first."""
+        self._refusal_s = 0.0
+        self._working = 0
+        self._at_once = AtOnce()
+        self._ended = asyncio.Event()
+        self._rate_per_s = math.inf
+        """The pace when it was last looked at; 0 while nothing may be sent."""
+        self._held_at = -math.inf
+        """When a request last waited for its turn."""
 
-    def slot(self) -> AbstractAsyncContextManager[None]:
+    def slot(self) -> Slot:
         """A slot for one verdict's requests, one after the other."""
-        return self.concurrency if self._shared is None else self._both(self._shared)
+        return Slot(self.concurrency, self._shared)
 
-    @asynccontextmanager
-    async def _both(self, shared: SharedConcurrency) -> AsyncGenerator[None, None]:
-        async with self.concurrency, shared.slot():
-            yield
+    def send(self) -> Sent:
+        """Note that a request is sent now; `end` must follow."""
+        sent = Sent(self._now(), self._number, self._working)
+        self._working += 1
+        if self._adaptive:
+            self._sent.append(sent)
+            asyncio.get_running_loop().call_later(self.patience_s, self._count_next)
+        return sent
+
+    def end(self, sent: Sent, refused: bool | None = None, asked_s: float = 0.0) -> None:
+        """Note how a request ended: refused since the endpoint is asked too much, with the seconds
+        that it asks to wait; answered; or, None, in a way that says nothing of this. What is noted
+        first counts."""
+        if sent.ended:
+            return
+        self._working -= 1
+        self._ended.set()
+        sent.ended, sent.refused, sent.asked_s = True, refused, asked_s
+        if refused:
+            took_s = self._now() - sent.at
+            if sent.counted:  # as one that passed
+                self._count(sent)
+            for younger in self._sent:
+                younger.ahead -= younger.at > sent.at  # the endpoint did not work on this one
+            self._refusal_s = max(took_s, 0.9 * self._refusal_s)
+
+    @property
+    def patience_s(self) -> float:
+        """Seconds after which it is known whether a request was refused."""
+        return 1.25 * self._refusal_s + PATIENCE_S
+
+    def _count_next(self) -> None:
+        self._count(self._sent.popleft())
+
+    def _count(self, sent: Sent) -> None:
+        """Tell the pace of a request, one after the other in the order in which they were sent."""
+        sent.counted = True
+        if sent.ended and sent.refused is None:
+            return
+        now, refused = self._now(), bool(sent.refused)
+        if self._at_once.explains(sent, now):
+            self._ended.set()
+            return
+        with suppress(UserError):  # which the next one that waits for its turn is told
+            if refused:
+                self._share()
+            self._change(lambda pace: pace.note(now, sent.number, refused, sent.asked_s), sent.at)
+
+    def _share(self) -> None:
+        """Share the pace by a file. Most endpoints refuse nothing, and need none."""
+        if self._pace_file is not None and self._shared_pace is None:
+            self._shared_pace = Numbers(_values(Pace()), self._pace_file)
+            self._change(lambda pace: pace.add(self._pace))
+
+    def _change(self, work: Callable[[Pace], T], began: float = math.inf) -> T:
+        now = self._now()
+
+        def change(pace: Pace) -> tuple[Pace, T]:
+            if not pace.is_of(now):
+                pace = Pace.beginning(min(began, now))
+            result = work(pace)
+            self._number = pace.number
+            self._rate_per_s = 0.0 if pace.closed_until > now else pace.rate
+            return pace, result
+
+        def change_numbers(numbers: tuple[float, ...]) -> tuple[tuple[float, ...], T]:
+            pace, result = change(Pace(*numbers))
+            return _values(pace), result
+
+        if self._shared_pace is not None:
+            return self._shared_pace.change(change_numbers)
+        self._pace, result = change(self._pace)
+        return result
+
+    def throttled(self) -> tuple[float, float] | None:
+        """Calls a second that the endpoint allows, to all processes, and those that this one could
+        send; None if it holds nothing back now. To be called from any thread."""
+        seconds = self.concurrency.seconds
+        if not seconds or self._now() - self._held_at > HELD_S:
+            return None
+        allowed_per_s = min(self._rate_per_s, self._at_once.most / seconds)
+        possible_per_s = self.concurrency.limit / seconds
+        return None if allowed_per_s >= possible_per_s else (allowed_per_s, possible_per_s)
+
+    async def _room(self) -> None:
+        """Wait until the endpoint works on one request more, or until that is tried."""
+        at_once = self._at_once
+        while self._working >= at_once.most:
+            now, is_full = self._now(), self._working == at_once.most
+            self._held_at = now
+            if is_full and now >= at_once.try_at:
+                at_once.tries(now)
+                return
+            self._ended.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(at_once.try_at - now if is_full else None):
+                    await self._ended.wait()
+
+    def _now(self) -> float:
+        """Seconds by a clock that all processes have in common, if there are others."""
+        if self._pace_file is not None:
+            return host.now()
+        if self._clock is None:
+            self._clock = asyncio.get_running_loop().time
+        return self._clock()
+
+    async def _turn(self, within_s: float) -> None:
+        """Wait for this process's next turn at the pace that the endpoint allows.
+        Raises Fault: it is closed for longer."""
+        if not self._adaptive:
+            return
+        if self._pace_file is not None and self._pace_file.exists():
+            self._share()
+        while (wait_s := self._change(lambda pace: pace.wait_s(self._now()))) > 0:
+            self._held_at = self._now()
+            if wait_s >= within_s:
+                reason = (
+                    f"the endpoint refuses more, and this request's turn is {wait_s:.1f} s away,"
+                    f" past the deadline of {within_s:g} s"
+                )
+                raise Fault(Outcome.rate_limited, reason, again=False)
+            await asyncio.sleep(wait_s)
 
     async def permit(self, prompt_tokens: float, within_s: float = math.inf) -> float:
-        """Wait until a request of about so many tokens may be sent; returns the tokens reserved.
+        """Wait until a request of about so many tokens may be sent, at the pace that the endpoint
+        allows and within the limits that were set; returns the tokens reserved.
 
         The requests of this process queue for it, so that the file holds at most one turn of each
         process. Time in the queue does not count.
         Raises Fault: not within so many seconds from the head of the queue."""
         rate = self._rate
-        if rate is None:
-            return 0.0
         async with self._line:
+            await self._turn(within_s)
+            await self._room()
+            if rate is None:
+                return 0.0
             clock = asyncio.get_running_loop().time
             end = clock() + within_s
             while True:
@@ -290,6 +475,10 @@ class Throttle:
         took = min(tokens_in + tokens_out, self._most_tokens)
         self._rate.reserve(0, took - set_aside)
         self._reply_tokens += 0.2 * (min(tokens_out, self._most_tokens) - self._reply_tokens)
+
+
+def _values(pace: Pace) -> tuple[float, ...]:
+    return tuple(vars(pace).values())
 
 
 def address(endpoint: Endpoint) -> str:

@@ -64,27 +64,9 @@ def test_places_are_bounded_and_stay_where_nothing_is_known() -> None:
         concurrency.answered(9.0)
     assert concurrency.limit == 10
     concurrency = Concurrency(20, adaptive=False)
-    concurrency.overrun()
     window(concurrency, 1.0)
     window(concurrency, 9.0)
     assert concurrency.limit == 20
-
-
-def test_a_429_halves_them_once_per_reply_time() -> None:
-    clock = Clock()
-    concurrency = Concurrency(32, clock=clock)
-    concurrency.answered(2.0)
-    concurrency.overrun()
-    concurrency.overrun()  # of requests that were under way when the first one failed
-    assert concurrency.limit == 16
-    clock.now += 2.1
-    concurrency.overrun()
-    assert concurrency.limit == 8
-    for _ in range(9):
-        clock.now += 10
-        concurrency.overrun()
-    assert concurrency.limit == 1
-    assert most_at_once(concurrency, 10) == 1
 
 
 def window(concurrency: Concurrency, seconds: float) -> None:
