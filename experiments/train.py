@@ -313,6 +313,9 @@ def learn(
         scorer = Scorer(config, truth_of, acting, shadows, budget, rules, world=world)
         scorer.on_missing = recorder.write_missing
         scorer.heart = heart
+        heart.throttled = lambda: "; ".join(
+            f"{each.judge.name} {words}" for each in sessions if (words := each.throttled)
+        )
         if config.correction.calibrate:
             scorer.corrector = Corrector(labelled_in(cell.folder))
         set_seed(config.seed)  # arms of one seed share initial adapter and first rollouts

@@ -21,7 +21,7 @@ from analysis.records.arms import arm_names
 from experiments.monitor.alarms import Rings, alarms
 from experiments.monitor.notify import AlarmBell, command_of
 from experiments.monitor.read import Alarm, CellReader, View, clock, totals
-from experiments.monitor.screen import draws, screen, summary
+from experiments.monitor.screen import draws, screen, summary, throttled
 from experiments.tracking.runs import mark_killed
 from study.cell import cells
 from study.cell.cells import Cell, judges_of
@@ -119,11 +119,12 @@ class Board:
 
     def line(self) -> str:
         """The cells in one line, with the time."""
-        return f"{clock(time.time())}  {summary(self.totals())}"
+        words = [clock(time.time()), summary(self.totals()), *throttled(self.views)]
+        return "  ".join(words)
 
     def screen(self, width: int, height: int | None) -> Group:
         """The table of the cells, fitted to ``width`` characters and ``height`` lines."""
-        notes = [view.problem for view in self.views if view.problem]
+        notes = [view.problem for view in self.views if view.problem] + throttled(self.views)
         return screen(self.study, self.views, self.totals(), notes, width, height)
 
 

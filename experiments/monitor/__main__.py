@@ -25,7 +25,7 @@ from experiments.monitor.alarms import Rings, alarms
 from experiments.monitor.disagreements import Disagreements
 from experiments.monitor.read import StudyReader, View, totals
 from experiments.monitor.restart import restart
-from experiments.monitor.screen import draws, line, screen, summary
+from experiments.monitor.screen import draws, line, screen, summary, throttled
 from study.cell import exchange
 from study.cli import StudyOptions, command, option
 from study.config.bounds import Choice, Number
@@ -167,7 +167,8 @@ class Watch:
         def render(height: int | None) -> Any:
             width = console.width
             sums = totals(self.views)
-            return screen(self.options.study, self.views, sums, self.notes(), width, height)
+            notes = [*self.notes(), *throttled(self.views)]
+            return screen(self.options.study, self.views, sums, notes, width, height)
 
         if not self.options.once:
             stopping.take_signals()

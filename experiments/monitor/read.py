@@ -73,6 +73,8 @@ class View:
     seed: int | None = None
     state: str = "new"
     phase: str | None = None
+    throttled: str = ""
+    """What the endpoint of a judge holds back, in words."""
     step: int = 0
     steps: int | None = None
     s_per_step: float | None = None
@@ -198,6 +200,7 @@ class CellReader:
                 view.phase = None  # what it was at when it was killed
         if view.state == "running":
             view.tokens_per_s = _tokens_per_s(view)
+            view.throttled = "" if view.stalled else str(status.get("throttled") or "")
             if view.s_per_step is not None and view.steps is not None:
                 view.eta_s = max(0, view.steps - view.step) * view.s_per_step
         return view

@@ -30,6 +30,8 @@ def line(view: View, now: float) -> str:
     if view.phase and view.state == "running":
         words.append(view.phase)
     words.append(f"step {view.step}/{view.steps or '?'}")
+    if view.throttled:
+        words.append(view.throttled)
     for name, text in (
         ("truth", number(view.truth)),
         ("judge", number(view.judge_mean)),
@@ -59,6 +61,11 @@ def accuracies(view: View) -> str:
         if value is not None
     ]
     return " ".join(texts) or UNKNOWN
+
+
+def throttled(views: Sequence[View]) -> list[str]:
+    """What endpoints hold back now, a line for each: cells of one judge share its endpoint."""
+    return list({view.judge: view.throttled for view in views if view.throttled}.values())
 
 
 def summary(totals: dict[str, Any]) -> str:

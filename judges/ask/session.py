@@ -101,6 +101,15 @@ class Session:
         """Draws found in the store, or already in flight."""
         return self._asker.hits
 
+    @property
+    def throttled(self) -> str:
+        """What its endpoint holds back now, in words; empty if nothing."""
+        rates = self._asker.channel.throttle.throttled()
+        if rates is None:
+            return ""
+        allowed, possible = (f"{rate:.0f}" if rate >= 10 else f"{rate:.2g}" for rate in rates)
+        return f"throttled by the endpoint: {allowed} of {possible} calls a second"
+
     def stop_if_refused(self) -> None:
         """Raise if the endpoint has refused this judge altogether, and not only single questions.
 

@@ -65,11 +65,15 @@ class Status(TypedDict, total=False):
     error: str
     tracking_problem: str
     phase: str
+    throttled: str
+    """What an endpoint holds back, while it does; else empty."""
     cell: str
     training: str
 
 
-_WORDS = ("state", "host", "error", "tracking_problem", "phase", "cell", "training")
+_WORDS = (
+    *("state", "host", "error", "tracking_problem", "phase", "throttled", "cell", "training"),
+)
 _NUMBERS = Status.__annotations__.keys() - {*_WORDS}
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from study.cell.folder import CellFolder, Status
@@ -40,6 +40,8 @@ class Heartbeat:
         self._signs: Status = {"phase": "", "beat": time.time(), "tokens": tokens}
         self._written = self._signs.copy()
         self._waits = False
+        self.throttled: Callable[[], str] = str
+        """What the judges' endpoints hold back now, in words; empty if nothing."""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
@@ -85,6 +87,10 @@ class Heartbeat:
 
     def _write(self) -> None:
         signs = self._signs.copy()
+        if words := self.throttled():
+            signs["throttled"] = words
+        elif "throttled" in self._written:
+            signs["throttled"] = ""
         if self._folder is not None and signs != self._written:
             self._written = signs
             # A disk that is full, or gone, stops the run itself where it records.

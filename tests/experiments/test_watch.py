@@ -135,6 +135,11 @@ def test_without_a_terminal_a_line_a_minute_says_how_things_stand(tmp_path, caps
         assert "2 cells: 1 new, 1 running" in line and "\x1b" not in line
         watched.tick()
         assert capsys.readouterr().out == ""
+        slow = "throttled by the endpoint: 6 of 50 calls a second"
+        run(first.folder, step=1, throttled=slow, silent_s=-1.0)
+        watched._heartbeat = watched._look = 0.0
+        watched.tick()
+        assert capsys.readouterr().out.rstrip().endswith(slow)
         first.folder.set_status(state="failed", error="\x1b[2Jit broke")
         watched.ended(first.folder, 1)
         capsys.readouterr()

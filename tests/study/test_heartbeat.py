@@ -38,6 +38,16 @@ def goes_round(heart: Heartbeat, times: int) -> None:
     heart._ended.wait = wait
 
 
+def test_what_an_endpoint_holds_back_is_said_while_it_does(tmp_path):
+    words = "throttled by the endpoint: 6 of 50 calls a second"
+    with Heartbeat(CellFolder(tmp_path), every_s=FAST_S) as heart:
+        heart.beat()
+        heart.throttled = lambda: words
+        until(tmp_path, throttled=words)
+        heart.throttled = str
+        until(tmp_path, throttled="")
+
+
 @pytest.fixture
 def written(monkeypatch):
     """The signs of every write of a status."""

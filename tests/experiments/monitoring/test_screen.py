@@ -13,7 +13,15 @@ from rich.console import Console
 
 from experiments.monitor.alarms import alarms
 from experiments.monitor.read import View, totals
-from experiments.monitor.screen import BARS, line, names_of, scale, screen, sparkline
+from experiments.monitor.screen import (
+    BARS,
+    line,
+    names_of,
+    scale,
+    screen,
+    sparkline,
+    throttled,
+)
 from study.cell.folder import CellFolder
 
 
@@ -129,3 +137,10 @@ def test_a_plain_line_says_it_all():
         "accuracy math .50 qa .50 code .50",
     ):
         assert part in words
+
+
+def test_what_endpoints_hold_back_is_a_line_for_each_judge() -> None:
+    words = "throttled by the endpoint: 6 of 50 calls a second"
+    views = [view(0, throttled=words), view(1, throttled=words), view(2)]
+    assert throttled(views) == [words]
+    assert words in line(views[0], time.time()) and "throttled" not in line(views[2], time.time())
