@@ -1,6 +1,7 @@
 """Train the runs of a Latin hypercube, from which a forecast is fitted.
 
     python -m experiments.hypercube study=forecast-fit       # 72 arms, 144 runs
+    judgedrift sweep experiment=forecast-build study=forecast-fit 'factors=[judge,trainer,seed]'
     python -m experiments.hypercube study=forecast-unseen    # 24 other arms, 48 runs
     judgedrift sweep experiment=base
     judgedrift forecast study=forecast-fit base=base-tiny-instruct-mini
