@@ -47,7 +47,8 @@ LEVEL = 0.9
 """Of the prediction intervals."""
 FEWEST_SUPPORT = 4.0
 """Rollouts that carry the typical prompt's weights below which the replay has left what the policy
-shows before training, and no number is given."""
+shows before training, and no number is given; half of a prompt's rollouts where it has fewer than
+twice as many."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def shifts(follows: Follows, judged: Candidates, arm: int) -> Shifts:
     why_none = ""
     if not pay.differs:
         why_none = "too few scores that differ to tell its bias"
-    elif support < FEWEST_SUPPORT:
+    elif support < min(FEWEST_SUPPORT, start.z.shape[1] / 2):
         why_none = "the judge leads beyond what the policy shows before training"
     known = start.varies & (not why_none)
     of_run = np.where(known, np.maximum(moved, start.floor), NAN)

@@ -24,7 +24,7 @@ from experiments.workflow.check import check_world
 from judges.ask.budget import check_limits
 from judges.ask.identity import build_grading
 from judges.ask.replies import place
-from judges.endpoint.replicas import check_address
+from judges.endpoint.address import check_address
 from judges.grading import GRADINGS
 from judges.grading.base import check_rows
 from study.cell import exchange
