@@ -141,6 +141,8 @@ def _candidates(run: Run) -> list[str]:
         content = _experiment(name)
         if content.get("trainer", {}).get("steps") == 1:  # it reads a policy and trains none
             continue
+        if "trainer" in content.get("factors", ()) and not _swept(name):  # another command sweeps
+            continue
         chosen = {
             key.removeprefix("override /"): value
             for entry in content.get("defaults", [])
