@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from experiments.tracking.store import ui_command
+from experiments.tracking.pages import typed_command
 from study.declared import module_of
 from tests.conftest import ROOT, Trained
 from tests.waiting import GENEROUS_S
@@ -316,7 +316,7 @@ def test_services_of_compose(name, trained, tmp_path) -> None:
     legal(module, words, trained, tmp_path)
     if module == "mlflow":  # as the command that a sweep prints, which a test starts
         options = [word for word in words if word.startswith("--")]
-        printed = shlex.split(ui_command("postgresql://tracker@database/mlflow"))
+        printed = shlex.split(typed_command("postgresql://tracker@database/mlflow", 5000))
         assert options == [word for word in printed if word.startswith("--")]
 
 
