@@ -94,11 +94,13 @@ def _samples(answers: Answers, source: Source) -> Iterator[Any]:
 
 def _targets(answers: Answers, source: Source) -> Callable[[str], str]:
     """Prompt id -> what the task says of a right answer: its reference, else the criteria of its
-    row, one to a line; empty where the rows of the task cannot be had here."""
+    row, one to a line; empty where the rows of the task cannot be had here, a problem of
+    ``answers``."""
     try:
         task = load_cell(CellFolder(answers.folder / source.cell)).config.task
         row_of = tasks.kind_of(task).lookup(task)
-    except (Damaged, UserError, OSError):
+    except (Damaged, UserError, OSError) as error:
+        answers.problems.append(f"{source.cell}: its samples have no target ({error})")
         return lambda prompt: ""
 
     def target(prompt: str) -> str:

@@ -19,7 +19,7 @@ from analysis.drift import estimate as drift
 from analysis.forecast import units as forecast_units
 from analysis.forecast.candidates import Candidates, candidates
 from analysis.forecast.estimate import BaseRewards, ask
-from analysis.forecast.scores import MethodScore
+from analysis.forecast.scores import MethodScore, scored
 from analysis.forecast.units import FEWEST_ARMS, Trained
 from analysis.frozen.effects import Effects, On, effects_of
 from analysis.frozen.estimate import all_frozen
@@ -346,7 +346,7 @@ def _forecast(
             )
         response_fit = forecast_units.fitted(by.base_rewards, by.judged, by.runs)
         lines = forecast_units.forecasts(response_fit, of.base_rewards, of.judged)
-        scores = forecast_units.scored(response_fit, of.base_rewards, of.judged, of.runs)
+        scores = scored(response_fit, of.base_rewards, of.judged, of.runs)
     except UserError as error:
         return CrossForecast(name, fitted_on, why_none=str(error))
     rows = []

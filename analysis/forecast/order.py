@@ -20,7 +20,7 @@ from analysis.forecast.candidates import Candidates
 from analysis.forecast.estimate import BaseRewards
 from analysis.forecast.replay import Pay
 from analysis.forecast.start import Start
-from analysis.forecast.units import LEVEL, Fitted, Trained, estimates, fit_of, shifts
+from analysis.forecast.units import LEVEL, Fitted, Trained, estimates, forecast_of, runs_to_score
 from analysis.statistics.agreement import jackknife
 from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate, columns, known_mean
 
@@ -80,15 +80,17 @@ class Order:
         }
 
 
-def order(kept: Fitted, base_rewards: BaseRewards, judged: Candidates, runs: Trained) -> Order:
-    """The order of all candidates, and how orders of the judges that were trained came out."""
+def order(
+    kept: Fitted, base_rewards: BaseRewards, judged: Candidates, runs: Trained, count: int = 0
+) -> Order:
+    """The order of all candidates, and how orders of the judges that were trained came out; with a
+    ``count`` of updates that are seen of each judge's first run, on its other runs."""
     start, lines = judged.start, []
     if not start.varies[-1]:
         return Order()
     shift_A, sd_A = np.full(len(judged.arms), NAN), np.full(len(judged.arms), NAN)
     for arm, judge in enumerate(judged.arms):
-        of = fit_of(kept, base_rewards, judge)
-        made = shifts(of.follows, judged, arm)
+        of, made = forecast_of(kept, base_rewards, judged, arm, runs, count)
         each = estimates(of, judged, arm, made)[-1]
         shift_A[arm], sd_A[arm] = each.value, (each.high - each.value) / _z()
         mean, sd = float(start.mean[-1]), float(start.sd[-1])
@@ -97,12 +99,13 @@ def order(kept: Fitted, base_rewards: BaseRewards, judged: Candidates, runs: Tra
             for name, value in (("value", each.value), ("low", each.low), ("high", each.high))
         }
         trainer = judged.pays[arm].trainer
+        answers = trainer.steps * trainer.prompts_per_step * trainer.group_size
         lines.append(
             Standing(
                 judge=judge,
                 truth=replace(each, **ends),
                 harm=sd * _loss(shift_A[arm], sd_A[arm]),
-                verdicts=trainer.steps * trainer.prompts_per_step * trainer.group_size,
+                verdicts=answers * _votes(base_rewards, judge),
             )
         )
     lines.sort(key=lambda line: (np.isnan(line.truth.value), -line.truth.value))
@@ -113,10 +116,12 @@ def order(kept: Fitted, base_rewards: BaseRewards, judged: Candidates, runs: Tra
         Better(judge, other, float(chance_A_A[at[judge], at[other]]))
         for judge, other in itertools.combinations(known, 2)
     ]
-    return Order(lines, better, order_scores(judged, runs, chance_A_A))
+    return Order(lines, better, order_scores(judged, runs, chance_A_A, count))
 
 
-def order_scores(judged: Candidates, runs: Trained, chance_A_A: np.ndarray) -> list[OrderScore]:
+def order_scores(
+    judged: Candidates, runs: Trained, chance_A_A: np.ndarray, count: int = 0
+) -> list[OrderScore]:
     """How the forecast's order came out beside others; none where no two judges were trained alike.
 
     Args:
@@ -124,7 +129,10 @@ def order_scores(judged: Candidates, runs: Trained, chance_A_A: np.ndarray) -> l
             is unknown, and such pairs are in no score.
     """
     observed_R = runs.shift[:, -1]
-    known = np.flatnonzero(np.isfinite(observed_R)).tolist()
+    shown = [
+        place for arm in np.unique(runs.arm) for place in runs_to_score(runs, arm, count).tolist()
+    ]
+    known = [place for place in sorted(shown) if np.isfinite(observed_R[place])]
     pairs = [
         (one, two)
         for one, two in itertools.combinations(known, 2)
@@ -187,6 +195,13 @@ def best_of_group(start: Start, pay: Pay) -> float:
     picked = (paid == most[:, None]) & np.isfinite(truth)
     of_group = np.where(picked, truth, 0.0).sum(axis=1) / np.maximum(picked.sum(axis=1), 1)
     return known_mean(np.where(picked.any(axis=1), of_group, NAN))
+
+
+def _votes(base_rewards: BaseRewards, judge: str) -> int:
+    """Verdicts that a candidate is asked for on each answer; of a probed one, which is asked for
+    none here, one."""
+    candidate = base_rewards.candidates.get(judge)
+    return 1 if candidate is None else candidate.judge.sampling.votes
 
 
 def _chances(shift_A: np.ndarray, sd_A: np.ndarray) -> np.ndarray:

@@ -15,6 +15,23 @@ import numpy as np
 from scipy import stats
 
 from analysis.dose.estimate import trend_p
+from analysis.forecast.baselines import DOSE, SEED, SIMPLER
+from analysis.forecast.candidates import Candidates
+from analysis.forecast.estimate import BaseRewards
+from analysis.forecast.units import (
+    FORECAST,
+    OF_FAMILY,
+    UPDATED,
+    Fitted,
+    Shifts,
+    Trained,
+    estimates,
+    fit_of,
+    runs_to_score,
+    shift_of,
+    shifts,
+    updated,
+)
 from analysis.statistics.agreement import icc_family, jackknife
 from analysis.statistics.estimate import (
     FLAT,
@@ -221,3 +238,88 @@ def _mean_rho(forecast_A_K: np.ndarray, observed_A_K: np.ndarray) -> float:
         both = np.isfinite(forecast) & np.isfinite(observed)
         rhos.append(pearson(*stats.rankdata([forecast[both], observed[both]], axis=1)))
     return known_mean(np.array(rhos))
+
+
+def scored(
+    kept: Fitted, base_rewards: BaseRewards, judged: Candidates, runs: Trained, count: int = 0
+) -> Scored:
+    """What of each behaviour could be forecast, and how every method did; none without runs.
+
+    With a ``count`` of updates that are seen of each judge's first run, all methods are scored on
+    its other runs.
+    """
+    start, arms = judged.start, np.unique(runs.arm).tolist()
+    arms = [arm for arm in arms if len(runs_to_score(runs, arm, count))]
+    of_arms = [runs.shift[runs_to_score(runs, arm, count)] for arm in arms]
+    fits = [fit_of(kept, base_rewards, judged.arms[arm]) for arm in arms]
+    made = [shifts(of.follows, judged, arm) for of, arm in zip(fits, arms, strict=True)]
+    with_intervals = {FORECAST: made}
+    if count:
+        with_intervals[UPDATED] = [
+            updated(of, judged, arm, each, runs, count)
+            for of, arm, each in zip(fits, arms, made, strict=True)
+        ]
+    inside = {
+        method: known_means(_hits(fits, judged, arms, of_method, of_arms))
+        for method, of_method in with_intervals.items()
+    }
+    shape = (-1, len(start.names))
+    by_method = {
+        method: np.array([each.of_run for each in of_method]).reshape(shape)
+        for method, of_method in with_intervals.items()
+    }
+    ours = by_method[FORECAST]
+    if kept.study == base_rewards.study and kept.family_left_out:
+        unseen = [kept.family_left_out.get(judged.arms[arm]) for arm in arms]
+        by_method[OF_FAMILY] = np.array(
+            [
+                shifts(of.follows, judged, arm).of_run if of else np.full(len(start.names), NAN)
+                for of, arm in zip(unseen, arms, strict=True)
+            ]
+        )
+    for name in (*SIMPLER, DOSE):
+        by_method[name] = np.array(
+            [
+                shift_of(name, of.simpler[name], judged)[arm]
+                for of, arm in zip(fits, arms, strict=True)
+            ]
+        ).reshape(shape)
+    observed = np.array([known_means(each) for each in of_arms]).reshape(shape)
+    others = np.array([known_means(each[1:]) for each in of_arms]).reshape(shape)
+    first = np.array([each[0] for each in of_arms]).reshape(shape)
+    ceilings, lines = [], []
+    for k in np.flatnonzero(start.varies & np.isfinite(runs.shift).any(axis=0)).tolist():
+        top = ceiling(start.names[k], runs.shift[:, k], runs.arm, judged.exposure[runs.arm])
+        ceilings.append(top)
+        known = sum(int(np.isfinite(each[:, k]).sum()) for each in of_arms)
+        for method, values in by_method.items():
+            share = inside[method][k] if method in inside else NAN
+            lines.append(score(method, top, values[:, k], observed[:, k], ours[:, k], share, known))
+        lines.append(score(SEED, top, first[:, k], others[:, k], ours[:, k], NAN, known))
+    shown = [start.names.index(top.feature) for top in ceilings if top.moves]
+    shown = shown or [start.names.index(top.feature) for top in ceilings]
+    if not shown:
+        return Scored()
+    means = [
+        pooled(method, values[:, shown], observed[:, shown], ours[:, shown])
+        for method, values in by_method.items()
+    ]
+    return Scored(ceilings, lines, means)
+
+
+def _hits(
+    fits: Sequence[Fitted],
+    judged: Candidates,
+    arms: Sequence[int],
+    made: Sequence[Shifts],
+    observed: Sequence[np.ndarray],
+) -> np.ndarray:
+    """Whether each run is in its prediction interval, shape (R, K1); NaN where it has none."""
+    hits = [np.zeros((0, len(judged.start.names)))]
+    for of, arm, each, observed_S_K1 in zip(fits, arms, made, observed, strict=True):
+        row = estimates(of, judged, arm, each)
+        low, high = np.array([[line.low, line.high] for line in row]).T
+        known = np.isfinite(observed_S_K1) & np.isfinite(low) & np.isfinite(high)
+        inside = (low <= observed_S_K1) & (observed_S_K1 <= high)
+        hits.append(np.where(known, inside, NAN))
+    return np.concatenate(hits)

@@ -20,7 +20,7 @@ from analysis.forecast.candidates import Candidates, candidates, start_of_base
 from analysis.forecast.estimate import OWN, BaseRewards, ask
 from analysis.forecast.order import Order, order
 from analysis.forecast.replay import Pay
-from analysis.forecast.scores import Scored
+from analysis.forecast.scores import Scored, scored
 from analysis.forecast.start import RIDGE, Start
 from analysis.forecast.units import (
     Fitted,
@@ -31,7 +31,6 @@ from analysis.forecast.units import (
     forecasts,
     load,
     save,
-    scored,
     trained,
 )
 from analysis.probes.effects import pairs
@@ -190,10 +189,10 @@ def in_units(
             updates=updates,
             ended_early=[run.cell for run in recorded if ended_early(run)],
             shifts=beside_observed(
-                forecasts(kept, base_rewards, judged, runs, updates), judged, runs
+                forecasts(kept, base_rewards, judged, runs, updates), judged, runs, updates
             ),
             scored=scored(kept, base_rewards, judged, runs, updates),
-            order=order(kept, base_rewards, judged, runs),
+            order=order(kept, base_rewards, judged, runs, updates),
         )
     except UserError as error:
         if probes or updates or fit not in ("", SHIPPED):

@@ -20,7 +20,6 @@ from analysis.forecast.baselines import (
     BY_BEHAVIOUR,
     DOSE,
     ONE_LINE,
-    SEED,
     SIMPLER,
     Simple,
     simple,
@@ -30,7 +29,6 @@ from analysis.forecast.early import updates
 from analysis.forecast.estimate import BaseRewards
 from analysis.forecast.fit import course, replayed
 from analysis.forecast.replay import Follows
-from analysis.forecast.scores import Scored, ceiling, pooled, score
 from analysis.forecast.spread import Spread, spread_of
 from analysis.forecast.start import TRUTH
 from analysis.records.runs import Run, step_means
@@ -336,12 +334,9 @@ def forecasts(
         )
     start, lines = judged.start, []
     for arm, judge in enumerate(judged.arms):
-        of = fit_of(kept, base_rewards, judge)
-        made = shifts(of.follows, judged, arm)
-        if runs is not None and count and (runs.arm == arm).any():
-            made = updated(of, judged, arm, made, runs, count)
+        of, made = forecast_of(kept, base_rewards, judged, arm, runs, count)
         made_of = estimates(of, judged, arm, made)
-        simpler = {name: _shift_of(name, of.simpler[name], judged)[arm] for name in SIMPLER}
+        simpler = {name: shift_of(name, of.simpler[name], judged)[arm] for name in SIMPLER}
         for k, (name, each) in enumerate(zip(start.names, made_of, strict=True)):
             sd = float(start.sd[k])
             ends = {"value": each.value * sd, "low": each.low * sd, "high": each.high * sd}
@@ -362,12 +357,38 @@ def forecasts(
     return lines
 
 
-def beside_observed(lines: Sequence[Forecast], judged: Candidates, runs: Trained) -> list[Forecast]:
-    """The forecasts with the mean shift of the runs of each judge that was trained."""
+def forecast_of(
+    kept: Fitted,
+    base_rewards: BaseRewards,
+    judged: Candidates,
+    arm: int,
+    runs: Trained | None = None,
+    count: int = 0,
+) -> tuple[Fitted, Shifts]:
+    """The shifts of a candidate and the fit they are by, with what a ``count`` of updates of its
+    first run adds."""
+    of = fit_of(kept, base_rewards, judged.arms[arm])
+    made = shifts(of.follows, judged, arm)
+    if runs is not None and count and (runs.arm == arm).any():
+        made = updated(of, judged, arm, made, runs, count)
+    return of, made
+
+
+def runs_to_score(runs: Trained, arm: int, count: int) -> np.ndarray:
+    """Places of the runs of an arm, but for the first one where updates of it are seen, (S,)."""
+    return np.flatnonzero(runs.arm == arm)[bool(count) :]
+
+
+def beside_observed(
+    lines: Sequence[Forecast], judged: Candidates, runs: Trained, count: int = 0
+) -> list[Forecast]:
+    """The forecasts with the mean shift of the runs of each judge that was trained, but for the one
+    whose updates are seen."""
     arm_of = {arm: place for place, arm in enumerate(judged.arms)}
     made = []
     for line in lines:
-        values = runs.shift[runs.arm == arm_of[line.arm], judged.start.names.index(line.feature)]
+        at = runs_to_score(runs, arm_of[line.arm], count)
+        values = runs.shift[at, judged.start.names.index(line.feature)]
         made.append(replace(line, observed=mean_interval((values * line.sd).tolist())))
     return made
 
@@ -405,91 +426,6 @@ def updated(
     return replace(made, of_run=np.maximum(made.of_run + first.correction, judged.start.floor))
 
 
-def scored(
-    kept: Fitted, base_rewards: BaseRewards, judged: Candidates, runs: Trained, count: int = 0
-) -> Scored:
-    """What of each behaviour could be forecast, and how every method did; none without runs.
-
-    With a ``count`` of updates that are seen of each judge's first run, all methods are scored on
-    its other runs.
-    """
-    start, arms = judged.start, np.unique(runs.arm).tolist()
-    arms = [arm for arm in arms if not count or (runs.arm == arm).sum() > 1]
-    of_arms = [runs.shift[runs.arm == arm][bool(count) :] for arm in arms]
-    fits = [fit_of(kept, base_rewards, judged.arms[arm]) for arm in arms]
-    made = [shifts(of.follows, judged, arm) for of, arm in zip(fits, arms, strict=True)]
-    with_intervals = {FORECAST: made}
-    if count:
-        with_intervals[UPDATED] = [
-            updated(of, judged, arm, each, runs, count)
-            for of, arm, each in zip(fits, arms, made, strict=True)
-        ]
-    inside = {
-        method: known_means(_hits(fits, judged, arms, of_method, of_arms))
-        for method, of_method in with_intervals.items()
-    }
-    shape = (-1, len(start.names))
-    by_method = {
-        method: np.array([each.of_run for each in of_method]).reshape(shape)
-        for method, of_method in with_intervals.items()
-    }
-    ours = by_method[FORECAST]
-    if kept.study == base_rewards.study and kept.family_left_out:
-        unseen = [kept.family_left_out.get(judged.arms[arm]) for arm in arms]
-        by_method[OF_FAMILY] = np.array(
-            [
-                shifts(of.follows, judged, arm).of_run if of else np.full(len(start.names), NAN)
-                for of, arm in zip(unseen, arms, strict=True)
-            ]
-        )
-    for name in (*SIMPLER, DOSE):
-        by_method[name] = np.array(
-            [
-                _shift_of(name, of.simpler[name], judged)[arm]
-                for of, arm in zip(fits, arms, strict=True)
-            ]
-        ).reshape(shape)
-    observed = np.array([known_means(each) for each in of_arms]).reshape(shape)
-    others = np.array([known_means(each[1:]) for each in of_arms]).reshape(shape)
-    first = np.array([each[0] for each in of_arms]).reshape(shape)
-    ceilings, lines = [], []
-    for k in np.flatnonzero(start.varies & np.isfinite(runs.shift).any(axis=0)).tolist():
-        top = ceiling(start.names[k], runs.shift[:, k], runs.arm, judged.exposure[runs.arm])
-        ceilings.append(top)
-        known = sum(int(np.isfinite(each[:, k]).sum()) for each in of_arms)
-        for method, values in by_method.items():
-            share = inside[method][k] if method in inside else NAN
-            lines.append(score(method, top, values[:, k], observed[:, k], ours[:, k], share, known))
-        lines.append(score(SEED, top, first[:, k], others[:, k], ours[:, k], NAN, known))
-    shown = [start.names.index(top.feature) for top in ceilings if top.moves]
-    shown = shown or [start.names.index(top.feature) for top in ceilings]
-    if not shown:
-        return Scored()
-    means = [
-        pooled(method, values[:, shown], observed[:, shown], ours[:, shown])
-        for method, values in by_method.items()
-    ]
-    return Scored(ceilings, lines, means)
-
-
-def _hits(
-    fits: Sequence[Fitted],
-    judged: Candidates,
-    arms: Sequence[int],
-    made: Sequence[Shifts],
-    observed: Sequence[np.ndarray],
-) -> np.ndarray:
-    """Whether each run is in its prediction interval, shape (R, K1); NaN where it has none."""
-    hits = [np.zeros((0, len(judged.start.names)))]
-    for of, arm, each, observed_S_K1 in zip(fits, arms, made, observed, strict=True):
-        row = estimates(of, judged, arm, each)
-        low, high = np.array([[line.low, line.high] for line in row]).T
-        known = np.isfinite(observed_S_K1) & np.isfinite(low) & np.isfinite(high)
-        inside = (low <= observed_S_K1) & (observed_S_K1 <= high)
-        hits.append(np.where(known, inside, NAN))
-    return np.concatenate(hits)
-
-
-def _shift_of(method: str, each: Simple, judged: Candidates) -> np.ndarray:
+def shift_of(method: str, each: Simple, judged: Candidates) -> np.ndarray:
     """Shifts of every candidate by a simple forecast, (A, K1)."""
     return each.shifts(_x(method, judged), judged.exposure)

@@ -9,8 +9,9 @@ from analysis.forecast.candidates import Candidates
 from analysis.forecast.early import Updates, updates
 from analysis.forecast.fit import replayed
 from analysis.forecast.replay import PARTS, Follows, exposed, replay
+from analysis.forecast.scores import scored
 from analysis.forecast.spread import Spread
-from analysis.forecast.units import UPDATED, fitted, scored
+from analysis.forecast.units import UPDATED, fitted
 from tests.analysis.test_forecast_units import STUDY, doses, judged, taught
 from tests.analysis.test_replay import PLANTED
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.answers import files
+from analysis.answers import files, inspect_logs
 from analysis.answers.files import schema_of
 from analysis.answers.reading import Answers, read_answers
 from analysis.export import main
@@ -264,6 +264,15 @@ def test_inspect_knows_target_tokens_duration_and_data_set(small_study, tmp_path
         written = sum(sample.metadata["tokens"] for sample in read.samples)
         assert usage["tiny"].output_tokens == usage["tiny"].total_tokens == written
         assert usage["sim-verbose"].input_tokens > usage["sim-verbose"].output_tokens > 0
+
+
+def test_rows_that_cannot_be_had_leave_samples_without_a_target_and_say_so(make_study):
+    answers = read_answers(make_study(seeds=1, judges=["sim-fair"], steps=1))
+    (source,) = answers.sources
+    (answers.folder / source.cell / "config.yaml").write_text("task: [")
+    target_of = inspect_logs._targets(answers, source)
+    assert target_of("any") == ""
+    assert f"{source.cell}: its samples have no target" in answers.problems[-1]
 
 
 def test_inspect_tells_a_judge_named_truth_and_lost_verdicts_apart(make_study, tmp_path):

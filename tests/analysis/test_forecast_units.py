@@ -1,6 +1,7 @@
 """Forecasts in units beside simple ones and what could be known: by hand, planted, and kept."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +16,11 @@ from analysis.forecast.display import text
 from analysis.forecast.estimate import Push, Pushes
 from analysis.forecast.fit import drifts, replayed
 from analysis.forecast.replay import Follows, Pay
-from analysis.forecast.scores import ceiling, score
+from analysis.forecast.scores import ceiling, score, scored
 from analysis.forecast.spread import spread_of
 from analysis.forecast.start import bias_of, start_of
 from analysis.forecast.study import InUnits
-from analysis.forecast.units import Fitted, Trained, fitted, scored
+from analysis.forecast.units import Fitted, Trained, fitted
 from analysis.statistics.agreement import icc_family
 from analysis.statistics.estimate import Estimate
 from study.config.compose import load_judge
@@ -32,9 +33,13 @@ NAN = float("nan")
 
 
 class Base:
-    """Stands for the rollouts of a study: its name and policy are all that is read here."""
+    """Stands for the rollouts of a study: its name, its policy and who its candidates are is all
+    that is read here."""
 
     study, policy = "planted", "tiny"
+
+    def __init__(self) -> None:
+        self.candidates: dict[str, Any] = {}
 
 
 STUDY = Base()

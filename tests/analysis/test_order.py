@@ -1,6 +1,7 @@
 """Orders of judges by the truth to expect: by hand, planted, and where there is nothing to know."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,8 +13,16 @@ from analysis.forecast.order import best_of_group, order, order_scores
 from analysis.forecast.replay import Pay
 from analysis.forecast.start import start_of
 from analysis.forecast.study import InUnits
-from analysis.forecast.units import Fitted, Trained, fitted
-from tests.analysis.test_forecast_units import NOTHING_PUSHED, STUDY, doses, judged, taught
+from analysis.forecast.units import Fitted, Trained, beside_observed, fitted, forecasts
+from study.config.schema import Judge, Sampling
+from tests.analysis.test_forecast_units import (
+    NOTHING_PUSHED,
+    STUDY,
+    Base,
+    doses,
+    judged,
+    taught,
+)
 from tests.analysis.test_replay import TRAINER
 
 NAN = float("nan")
@@ -50,6 +59,15 @@ def test_only_runs_of_two_judges_in_one_training_are_compared():
     assert order_scores(same, runs, chance) == []
 
 
+def test_a_run_whose_updates_are_seen_is_in_no_score():
+    """Of the pairs of runs of two judges only the one of their second runs is left."""
+    judges, chance = judged(doses(1, 3)), np.full((3, 3), 0.7)
+    runs = runs_of([0.1, 0.9, 0.3, 0.2, 0.5], [0, 0, 1, 1, 2])
+    ours, *_ = order_scores(judges, runs, chance, 1)
+    assert ours.pairs == 1 and ours.tau.value == 1
+    assert order_scores(judges, runs, chance, 0)[0].pairs == 8
+
+
 def test_the_best_of_a_group_is_what_the_judge_pays_the_most():
     """Of two groups of two one pick is right and one is not; equal pay is the mean of both."""
     truth = np.array([[1.0, 0.0, 0.0, 1.0]])
@@ -82,6 +100,27 @@ def test_a_planted_policy_is_ordered_better_than_by_chance(study):
     assert first.harm < last.harm
     chances = {(each.judge, each.other): each.chance for each in made.better}
     assert chances[first.judge, last.judge] > 0.5 and len(chances) == 66
+
+
+def test_the_run_whose_updates_are_seen_is_not_beside_its_forecast(study):
+    judges, runs, of = study
+    lines = forecasts(of, STUDY, judges, runs)
+    first = lines[0]
+    at = judges.start.names.index(first.feature)
+    every, others = (beside_observed(lines, judges, runs, count)[0] for count in (0, 1))
+    shifts = runs.shift[np.flatnonzero(runs.arm == judges.arms.index(first.arm)), at] * first.sd
+    assert len(shifts) == 2
+    assert every.observed.value == pytest.approx(shifts.mean())
+    assert others.observed.value == pytest.approx(shifts[1])
+
+
+def test_a_judge_of_several_votes_is_asked_for_as_many_verdicts(study):
+    judges, runs, of = study
+    judge = Judge(sampling=Sampling(votes=5))
+    voting = Base()
+    voting.candidates = {"judge-0": SimpleNamespace(judge=judge)}
+    asked = {each.judge: each.verdicts for each in order(of, voting, judges, runs).standings}
+    assert asked["judge-0"] == 5 * asked["judge-1"] == 5 * 40 * 8 * 4
 
 
 def test_chance_and_harm_are_those_of_normal_runs(study):
