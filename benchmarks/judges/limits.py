@@ -1,6 +1,6 @@
 """Calls that come through an endpoint that refuses some: by chance, or by one of four limits.
 
-    python benchmarks/judges/limits.py [seconds=120] [processes=2]
+    python -m benchmarks.judges.limits [seconds=120] [processes=2]
 
 A local server, which works a fixed time on each request, refuses some with 429, most with a whole
 number of seconds in Retry-After; the product's client asks it without a pause, from processes that
@@ -17,7 +17,6 @@ import tempfile
 import threading
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import uvicorn
 
 from benchmarks.race import read_sizes
@@ -26,6 +25,7 @@ from judges.endpoint.replicas import open_wire
 from study.config.schema import Endpoint
 from tests.judges.limited import Case, Counts, ask_without_pause, limited
 
+NAME = "benchmarks.judges.limits"
 CASES = [
     Case("random-0", 0.1, 6),
     Case("random-0.0833", 0.1, 6),
@@ -66,7 +66,7 @@ async def measure(case: Case, seconds: int, processes: int) -> Counts:
     with tempfile.TemporaryDirectory() as folder:
         words = ("client", url, str(case.in_flight // processes), str(seconds), folder)
         clients = [
-            await asyncio.create_subprocess_exec(sys.executable, __file__, *words)
+            await asyncio.create_subprocess_exec(sys.executable, "-m", NAME, *words)
             for _ in range(processes)
         ]
         codes = [await client.wait() for client in clients]

@@ -2,7 +2,7 @@
 
 A refusal by chance comes as often however slowly one asks; one by a limit does not come below it.
 So where refusals become more than usual, `Pace` asks as fast as requests came through, and looks
-again. If they end, that is the pace, and now and then a faster one is tried. If they go on at a
+again. If they end, that is the pace, and now and then a faster one is tried. If they go on at the
 third slower pace, they come by chance: nothing is held back. Where all are refused, nothing is sent
 for as long as the endpoint asks.
 
@@ -14,7 +14,6 @@ statistical hypotheses, Ann. Math. Stat. 16, 1945).
 from __future__ import annotations
 
 import math
-from collections import deque
 from dataclasses import dataclass
 
 LONGEST_PAUSE_S = 60.0
@@ -48,19 +47,12 @@ SOME = 20
 FEWEST_IN_A_ROW, UNLIKELY = 3, math.log(5e3)
 """Refusals in a row that are no chance: at least so many, and so unlikely."""
 FIRST_GAP, MOST_GAP = 10.0, 2000.0
-"""Requests that pass at one pace before a faster one is tried: four times as many after each time
-that this was too fast, half as many after each other one."""
+"""Requests that pass at one pace before a faster one is tried: twice as many after each time that
+this was too fast, four times with the least step, half as many after each other one."""
 FIRST_STEP, LEAST_STEP, MOST_STEP = 1.5, 1.06, 2.0
 """So many times the present pace is tried: half of the step each time that this was too fast."""
 USED = 0.7
 """Share of a pace that must be asked for before a faster one is tried."""
-
-CROWD, FEW = 64, 2
-"""Requests that are looked at for the number at once, and how many of them must be refused."""
-FIRST_TRY_S, LONGEST_TRY_S = 1.0, 64.0
-"""When one request more at once is tried; four times later after each refusal."""
-WIDER = 1.25
-"""So many times the requests at once may be under way where one more was taken."""
 
 
 @dataclass
@@ -265,58 +257,3 @@ class Pace:
 def _ratio(refused: bool, share: float, other: float) -> float:
     """The logarithm of how much likelier what came is under one share than under another."""
     return math.log(share / other) if refused else math.log((1 - share) / (1 - other))
-
-
-@dataclass(eq=False)
-class Sent:
-    """A request that is under way."""
-
-    at: float
-    """When it was sent."""
-    number: float
-    """Of the pace at which it was sent."""
-    ahead: int
-    """Requests of this process that the endpoint worked on then."""
-    refused: bool | None = None
-    """None if it ended in another way than by a reply or a refusal, or has not ended."""
-    asked_s: float = 0.0
-    ended: bool = False
-    counted: bool = False
-
-
-class AtOnce:
-    """The most requests of this process that the endpoint works on at once, where it refuses more.
-
-    That is so where each of the last requests that was refused was sent while more were worked on
-    than when any was sent that passed. One more is tried now and then."""
-
-    def __init__(self) -> None:
-        self.most = math.inf
-        self._last: deque[Sent] = deque(maxlen=CROWD)
-        self._try_s = FIRST_TRY_S
-        self.try_at = math.inf
-        """When one more may be tried."""
-
-    def tries(self, now: float) -> None:
-        """One more than ``most`` is sent."""
-        self._try_s = min(4 * self._try_s, LONGEST_TRY_S)
-        self.try_at = now + self._try_s
-
-    def explains(self, sent: Sent, now: float) -> bool:
-        """Take account of a request; whether it says nothing about the pace."""
-        if sent.ahead >= self.most:
-            if not sent.refused:
-                self._set(math.ceil(WIDER * self.most), now)
-            return True
-        self._last.append(sent)
-        if not sent.refused:
-            return False
-        refused = [each.ahead for each in self._last if each.refused]
-        passed = [each.ahead for each in self._last if not each.refused]
-        is_so = len(refused) >= FEW and max(passed, default=math.inf) < min(refused)
-        self._set(min(refused) if is_so else math.inf, now)
-        return is_so
-
-    def _set(self, most: float, now: float) -> None:
-        if most != self.most:
-            self.most, self._try_s, self.try_at = most, FIRST_TRY_S, now + FIRST_TRY_S

@@ -27,8 +27,9 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from pathlib import Path
 from typing import IO, TypeVar
 
+from judges.endpoint.at_once import AtOnce, Sent
 from judges.endpoint.failures import Fault
-from judges.endpoint.pace import AtOnce, Pace, Sent
+from judges.endpoint.pace import Pace
 from study.config.schema import Endpoint
 from study.errors import UserError
 from study.system import clock as host
