@@ -41,6 +41,7 @@ from study.config.presets import SHIPPED, config_dir
 from study.config.schema import GROUPS, Study, freeze, register
 from study.errors import UserError
 from study.finding import stop_at_problem
+from study.progress import alive
 from study.screen import unless_unread
 from study.system import stopping, storage
 from study.system.secret_names import may_hold_key
@@ -91,7 +92,8 @@ def main() -> int:
     try:
         with config_dir(sys.argv[1:]) as words:
             sys.argv[1:] = words
-            return _main()
+            with alive("python -m experiments.sweep"):
+                return _main()
     except UserError as error:
         print(error, file=sys.stderr)
         return 2

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from analysis.display.printed import aligned
 from judgedrift.commands import COMMANDS, NAME
 from judgedrift.other_names import instead_of
-from judgedrift.presets import GROUPS, about, names
+from judgedrift.presets import about, names
 from study.cli import command, word
 from study.config.bounds import shown
 from study.config.field_names import meant
 from study.config.identity import flatten
-from study.config.presets import any_of, nearest, preset_groups, read_preset
+from study.config.presets import GROUPS, any_of, nearest, preset_groups, read_preset
 from study.config.settings import Setting, parts, settings
 from study.errors import UserError
 from study.screen import columns, visible

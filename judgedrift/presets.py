@@ -15,6 +15,7 @@ from analysis.display.printed import aligned, fold
 from study.cli import command, word
 from study.config.identity import flatten
 from study.config.presets import (
+    GROUPS,
     preset_groups,
     preset_names,
     preset_text,
@@ -24,22 +25,6 @@ from study.config.presets import (
 from study.errors import UserError
 from study.screen import columns, visible
 
-GROUPS = {
-    "experiment": "a whole study: what is varied, and all else that it takes",
-    "judge": "who scores the answers",
-    "policy": "the model that is trained",
-    "task": "the rows that it is trained and tested on",
-    "reward": "how verdict, rules and truth make one number",
-    "trainer": "steps, batch, learning rate: GRPO",
-    "arm": "settings that make one arm of an experiment",
-    "executor": "the model that the operators of programs call",
-    "scaffold": "criteria that some rollouts are shown",
-    "profile": "the size at which the experiments on VerInstruct run",
-    "debug": "a smoke test: two steps of everything",
-    "tracking": "what MLflow gets",
-    "data": "of judgedrift data prepare: which rows are drawn, and how they are cut",
-}
-"""Groups of presets, those first that most sweeps name."""
 MODELS = ("judge", "executor", "policy")
 """Groups whose presets are models."""
 THEIR_OWN = ("name", "endpoint.start_command")

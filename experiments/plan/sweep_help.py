@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from study.cli import shown_examples
-from study.config.presets import preset_names
+from study.config.presets import GROUPS, preset_names
 from study.config.settings import settings
 
 USAGE = "[KEY=VALUE[,VALUE...]] ..."
@@ -17,13 +17,7 @@ EXAMPLES = (
     "python -m experiments.sweep judge=sim-fair,sim-verbose seed=0,1,2",
     "python -m experiments.sweep judge=sim-fair,sim-verbose seed=0,1,2 plan=true",
 )
-PRESETS = {
-    "judge": "who scores the answers",
-    "policy": "the model that is trained",
-    "task": "the rows",
-    "reward": "how judge, rules and truth make a number",
-    "experiment": "a whole study",
-}
+PRESETS = ("judge", "policy", "task", "reward", "experiment")
 """Groups of presets that most sweeps name."""
 SHORT = {
     "seed": "0,1,2 trains each arm three times",
@@ -69,4 +63,4 @@ def text(typed: str, examples: Sequence[str] = EXAMPLES, about: str = ABOUT) -> 
 
 def _preset(group: str) -> str:
     count = len([name for name in preset_names(group) if name != "base"])
-    return f"{PRESETS[group]} ({count})"
+    return f"{GROUPS[group]} ({count})"

@@ -170,9 +170,9 @@ def close_parent(
         if headline := visible(summary.summary_of(study_dir)["headline"]):
             tags[summary.FOUND] = headline[:LONGEST_TAG]
         send(client, run_id, summary.arm_points(study_dir), tags)
-        _log_factors(client, run_id, study_dir)
         if status == "KILLED" and not whole:
             return True
+        _log_factors(client, run_id, study_dir)
         for path, place in summary.report_files(study_dir):
             client.log_artifact(run_id, str(path), place)
             if path.suffix == ".html" and place == "report":

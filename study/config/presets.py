@@ -17,6 +17,22 @@ from study.config.bounds import shown
 from study.errors import UserError
 from study.system.files import read_yaml
 
+GROUPS = {
+    "experiment": "a whole study",
+    "judge": "who scores the answers",
+    "policy": "the model that is trained",
+    "task": "the rows to train and test on",
+    "reward": "how verdict and rules make one number",
+    "trainer": "steps, batch, learning rate: GRPO",
+    "arm": "settings that make one arm of an experiment",
+    "executor": "the model that the operators of programs call",
+    "scaffold": "criteria that some rollouts are shown",
+    "profile": "the size at which the experiments on VerInstruct run",
+    "debug": "a smoke test: two steps of everything",
+    "tracking": "what MLflow gets",
+    "data": "of judgedrift data prepare: which rows are drawn, and how they are cut",
+}
+"""Groups of presets, those first that most sweeps name."""
 SHIPPED = (Path(__file__).resolve().parents[2] / "judgedrift" / "conf").resolve()
 """The presets of this project: of a checkout its ``conf``, of an installation those in it."""
 OWN = Path("conf")
