@@ -50,6 +50,8 @@ ROOM = 4 << 30
 """Bytes; what all tests together leave takes a tenth."""
 SMALL_STUDY = ("debug=tiny", "judge=sim-fair,sim-flaky", "seed=3,4", "shadow=[sim-verbose]")
 """What `small_study` is made by; under these seeds the flaky judge fails somewhere."""
+UMASK = os.umask(0o022)
+os.umask(UMASK)
 QUICKSTART_CELLS = tuple(itertools.product(("sim-fair", "sim-verbose", "sim-flattery"), range(3)))
 """Judges and seeds of the quickstart."""
 RECORDS_ONLY = ("debug=tiny", "sweep.report=false", "tracking=none")
@@ -110,6 +112,14 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 def _presets_are_read_once() -> Iterator[None]:
     with composing.remembered():
         yield
+
+
+@pytest.fixture(autouse=True)
+def _the_umask_is_given_back() -> Iterator[None]:
+    """Commands make files private for the rest of their process, in which other tests run."""
+    yield
+    left = os.umask(UMASK)
+    assert left == UMASK, f"the test left the umask {left:04o}"
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -97,8 +97,12 @@ def test_a_key_that_cannot_be_read_or_not_be_kept_private(runs, monkeypatch):
         assert key.read_text() != text and stat.S_IMODE(key.stat().st_mode) == 0o600
     real = os.open
     monkeypatch.setattr(key_file.os, "open", lambda path, flags, *_: real(path, flags, 0o644))
-    with pytest.raises(UserError, match="lets other accounts read it"):
-        Keeper(model, runs).keep()
+    mask = os.umask(0o022)
+    try:
+        with pytest.raises(UserError, match="lets other accounts read it"):
+            Keeper(model, runs).keep()
+    finally:
+        os.umask(mask)
     assert not key.exists()
 
 
