@@ -80,6 +80,7 @@ def tree(tmp_path: Path) -> Path:
     (root / "tests").mkdir()
     (root / "study" / "lib.py").write_text(TEXT)
     (root / "tests" / "test_lib.py").write_text(TESTS)
+    (root / "study" / "presets").symlink_to("../tests")
     subprocess.run(["git", "init", "-q", root], check=True)
     return root
 
@@ -155,6 +156,7 @@ def test_what_a_run_of_chosen_tests_says(tree):
     fault = next(each for each in all_faults(tree) if each.after == "pow(2, value)")
     tests = [f"tests/test_lib.py::test_{name}" for name in ("little", "much")]
     with trees(tree, 1) as (copy,):
+        assert (copy.folder / "study" / "presets" / "test_lib.py").read_text() == TESTS
         copy.libraries = ()  # its three tests need none
         with copy.with_faults([fault]):
             assert copy.run(tests, limit_s=300.0).failed == (tests[1],)

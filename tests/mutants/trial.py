@@ -84,9 +84,9 @@ class Tree:
         command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         listed = subprocess.run(command, cwd=root, capture_output=True, check=True).stdout
         for name in filter(None, listed.decode().split("\0")):
-            if (root / name).is_file():
+            if (root / name).is_file() or (root / name).is_symlink():
                 (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(root / name, self.folder / name)
+                shutil.copy2(root / name, self.folder / name, follow_symlinks=False)
         self.temporary = folder / "t"
         self._warm: Warm | None = None
         kept = {key: value for key, value in os.environ.items() if key not in LEFT_OUT}
