@@ -8,7 +8,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import astuple, dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from judges.endpoint.numbers import Numbers
+from judges.endpoint.pace import KEPT_S
+from judges.endpoint.under_way import UnderWay
 
 CROWD, FEW = 64, 2
 """Requests that are looked at for the number at once, and how many of them must be refused."""
@@ -16,6 +23,10 @@ FIRST_TRY_S, LONGEST_TRY_S = 1.0, 64.0
 """When one request more at once is tried; four times later after each refusal."""
 WIDER = 1.25
 """So many times the requests at once may be under way where one more was taken."""
+MANY = 8
+"""Refused ones for each that does not fit: a request of another process that is refused itself may
+have been counted as one that the endpoint worked on."""
+T = TypeVar("T")
 
 
 @dataclass(eq=False)
@@ -27,7 +38,7 @@ class Sent:
     number: float
     """Of the pace at which it was sent."""
     ahead: int
-    """Requests of this process that the endpoint worked on then."""
+    """Requests that the endpoint worked on then."""
     refused: bool | None = None
     """None if it ended in another way than by a reply or a refusal, or has not ended."""
     asked_s: float = 0.0
@@ -35,26 +46,61 @@ class Sent:
     counted: bool = False
 
 
+@dataclass(frozen=True)
+class Known:
+    """What processes share; all fields are numbers, times are seconds of one clock."""
+
+    most: float = math.inf
+    try_s: float = FIRST_TRY_S
+    """Seconds from one try to the next."""
+    try_at: float = math.inf
+    """When one more than ``most`` may be tried."""
+    seen_at: float = -math.inf
+
+    def is_of(self, now: float) -> bool:
+        """Whether it is known and not long ago; what lies far ahead is damaged."""
+        recent = now - KEPT_S <= self.seen_at <= now + KEPT_S
+        tries = self.most == math.inf or self.try_at <= now + KEPT_S
+        return recent and tries and self.most >= 1 and 0 < self.try_s <= LONGEST_TRY_S
+
+
 class AtOnce:
-    """The most requests of this process that the endpoint works on at once, where it refuses more.
+    """The most requests that the endpoint works on at once, where it refuses more.
 
-    That is so where each of the last requests that was refused was sent while more were worked on
-    than when any was sent that passed. One more is tried now and then."""
+    That is so where the last requests that were refused were sent while more were worked on than
+    when any was sent that passed. One more is tried now and then. What is known is shared by all
+    processes of a folder, and so is what is under way."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self.most = math.inf
+        """When it was last looked at."""
+        self.under_way = UnderWay(clock)
+        self._numbers = Numbers(astuple(Known()))
         self._last: deque[Sent] = deque(maxlen=CROWD)
-        self._try_s = FIRST_TRY_S
-        self.try_at = math.inf
-        """When one more may be tried."""
 
-    def tries(self, now: float) -> None:
-        """One more than ``most`` is sent."""
-        self._try_s = min(4 * self._try_s, LONGEST_TRY_S)
-        self.try_at = now + self._try_s
+    def share(self, folder: Path) -> None:
+        """Share with all processes of ``folder``."""
+        self._numbers = Numbers(astuple(Known()), folder / "at-once")
+        self.under_way.share(folder)
+
+    def wait_s(self, now: float) -> float:
+        """Seconds until one more request may be sent, if none ends; 0 takes a try where one more
+        is tried. Raises UserError: the file cannot be used."""
+        under_way = self.under_way.total()
+
+        def turn(known: Known) -> tuple[Known, float]:
+            if under_way < known.most:
+                return known, 0.0
+            if under_way > known.most or now < known.try_at:
+                return known, math.inf if under_way > known.most else known.try_at - now
+            try_s = min(4 * known.try_s, LONGEST_TRY_S)
+            return replace(known, try_s=try_s, try_at=now + try_s), 0.0
+
+        return self._change(turn, now)
 
     def explains(self, sent: Sent, now: float) -> bool:
-        """Take account of a request; whether it says nothing about the pace."""
+        """Take account of a request; whether it says nothing about the pace.
+        Raises UserError: the file cannot be used."""
         if sent.ahead >= self.most:
             if not sent.refused:
                 self._set(math.ceil(WIDER * self.most), now)
@@ -62,12 +108,39 @@ class AtOnce:
         self._last.append(sent)
         if not sent.refused:
             return False
+        most = self._most_of_last()
+        if most == math.inf and self.most < math.inf and self._refused() == 1:
+            return True  # a stray one: what another process sent may be counted late
+        self._set(most, now)
+        return most < math.inf
+
+    def _refused(self) -> int:
+        return sum(bool(each.refused) for each in self._last)
+
+    def _most_of_last(self) -> float:
+        """The number that best parts the last requests that passed from those that were refused;
+        infinite where none does."""
         refused = [each.ahead for each in self._last if each.refused]
         passed = [each.ahead for each in self._last if not each.refused]
-        is_so = len(refused) >= FEW and max(passed, default=math.inf) < min(refused)
-        self._set(min(refused) if is_so else math.inf, now)
-        return is_so
+        if not passed or len(refused) < FEW:
+            return math.inf
+        misfits = {
+            most: sum(ahead < most for ahead in refused) + sum(ahead >= most for ahead in passed)
+            for most in sorted(set(refused))
+        }
+        most = min(misfits, key=misfits.__getitem__)
+        return most if misfits[most] <= len(refused) / MANY else math.inf
 
     def _set(self, most: float, now: float) -> None:
         if most != self.most:
-            self.most, self._try_s, self.try_at = most, FIRST_TRY_S, now + FIRST_TRY_S
+            known = Known(most, FIRST_TRY_S, now + FIRST_TRY_S)
+            self._change(lambda _: (known, None), now)
+
+    def _change(self, work: Callable[[Known], tuple[Known, T]], now: float) -> T:
+        def change(numbers: tuple[float, ...]) -> tuple[tuple[float, ...], T]:
+            known = Known(*numbers)
+            known, result = work(known if known.is_of(now) else Known())
+            self.most = known.most
+            return astuple(replace(known, seen_at=now)), result
+
+        return self._numbers.change(change)

@@ -18,9 +18,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
-import os
 import random
-import struct
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
@@ -29,6 +27,7 @@ from typing import IO, TypeVar
 
 from judges.endpoint.at_once import AtOnce, Sent
 from judges.endpoint.failures import Fault
+from judges.endpoint.numbers import Numbers
 from judges.endpoint.pace import Pace
 from study.config.schema import Endpoint
 from study.errors import UserError
@@ -46,7 +45,7 @@ HELD_S = 5.0
 LOOK_S = 2.0
 """How often a turn that is too late is asked for again."""
 POLL_S = 0.02
-"""How often a process looks for a slot that another one has left."""
+"""How often a process looks for what another one has left."""
 PATIENCE_S = 0.01
 """A request has passed if it is not refused for so much, and a fourth, longer than others were."""
 WORSE = 1.5
@@ -130,43 +129,6 @@ class Concurrency(AbstractAsyncContextManager[None]):
             if not turn.done():
                 self._take()
                 turn.set_result(None)
-
-
-class Numbers:
-    """Some numbers of this process, or in a ``file`` that the processes of a host share; those of
-    another start of the host are void."""
-
-    def __init__(
-        self, start: tuple[float, ...], file: Path | None = None, boot: str | None = None
-    ) -> None:
-        self._boot = (host.boot() if boot is None else boot).encode()
-        self._start = self._here = start
-        self._form = struct.Struct(f"<32s{len(start)}d")
-        self.file = file
-        if file is not None:
-            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-
-    def change(self, work: Callable[[tuple[float, ...]], tuple[tuple[float, ...], T]]) -> T:
-        """Replace the numbers by what ``work`` makes of them, and return its second result.
-        Raises UserError: the file cannot be used."""
-        if self.file is None:
-            self._here, result = work(self._here)
-            return result
-        try:
-            file = locks.take(self.file, math.inf)
-            assert file is not None
-            with file:
-                data = os.pread(file.fileno(), self._form.size, 0)
-                current = len(data) == self._form.size and data.startswith(self._boot)
-                numbers, result = work(self._form.unpack(data)[1:] if current else self._start)
-                os.pwrite(file.fileno(), self._form.pack(self._boot, *numbers), 0)
-                return result
-        except OSError as error:
-            raise UserError(
-                f"The request limits that all processes share cannot be written to {self.file}"
-                f" ({error}). Free space or correct the folder's permissions, then rerun the"
-                " command. The file may be removed while no sweep runs."
-            ) from error
 
 
 class RateLimit:
@@ -298,8 +260,7 @@ class Throttle:
         self._sent: deque[Sent] = deque()
         """Requests that have not been counted, oldest first."""
         self._refusal_s = 0.0
-        self._working = 0
-        self._at_once = AtOnce()
+        self._at_once = AtOnce(self._now)
         self._ended = asyncio.Event()
         self._rate_per_s = math.inf
         """The pace when it was last looked at; 0 while nothing may be sent."""
@@ -312,8 +273,9 @@ class Throttle:
 
     def send(self) -> Sent:
         """Note that a request is sent now; `end` must follow."""
-        sent = Sent(self._now(), self._number, self._working)
-        self._working += 1
+        under_way = self._at_once.under_way
+        sent = Sent(self._now(), self._number, under_way.total())
+        under_way.change(1)
         if self._adaptive:
             self._sent.append(sent)
             asyncio.get_running_loop().call_later(self.patience_s, self._count_next)
@@ -325,7 +287,7 @@ class Throttle:
         first counts."""
         if sent.ended:
             return
-        self._working -= 1
+        self._at_once.under_way.change(-1)
         self._ended.set()
         sent.ended, sent.refused, sent.asked_s = True, refused, asked_s
         if refused:
@@ -350,12 +312,12 @@ class Throttle:
         if sent.ended and sent.refused is None:
             return
         now, refused = self._now(), bool(sent.refused)
-        if self._at_once.explains(sent, now):
-            self._ended.set()
-            return
         with suppress(UserError):  # which the next one that waits for its turn is told
             if refused:
                 self._share()
+            if self._at_once.explains(sent, now):
+                self._ended.set()
+                return
             self._change(lambda pace: pace.note(now, sent.number, refused, sent.asked_s), sent.at)
 
     def _share(self) -> None:
@@ -363,6 +325,7 @@ class Throttle:
         if self._pace_file is not None and self._shared_pace is None:
             self._shared_pace = Numbers(_values(Pace()), self._pace_file)
             self._change(lambda pace: pace.add(self._pace))
+            self._at_once.share(self._pace_file.parent)
 
     def _change(self, work: Callable[[Pace], T], began: float = math.inf) -> T:
         now = self._now()
@@ -396,16 +359,13 @@ class Throttle:
 
     async def _room(self) -> None:
         """Wait until the endpoint works on one request more, or until that is tried."""
-        at_once = self._at_once
-        while self._working >= at_once.most:
-            now, is_full = self._now(), self._working == at_once.most
-            self._held_at = now
-            if is_full and now >= at_once.try_at:
-                at_once.tries(now)
-                return
+        while (wait_s := self._at_once.wait_s(self._now())) > 0:
+            self._held_at = self._now()
             self._ended.clear()
+            if self._shared_pace is not None:
+                wait_s = min(wait_s, POLL_S)  # another process may end one
             with suppress(TimeoutError):
-                async with asyncio.timeout(at_once.try_at - now if is_full else None):
+                async with asyncio.timeout(wait_s):
                     await self._ended.wait()
 
     def _now(self) -> float:

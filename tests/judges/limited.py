@@ -143,6 +143,8 @@ class Case:
     """Requests at once that all processes together may have."""
     tells: bool = True
     """Whether a refusal says how long to wait."""
+    spread: float = 0.0
+    """Latencies are within this share of ``latency_s``, as likely shorter as longer."""
 
     @property
     def amount(self) -> float:
@@ -190,6 +192,7 @@ def limited(case: Case, counts: Counts) -> Asgi:
     kind, _, _ = case.limit.partition("-")
     limit = LIMITS[kind](case.amount)
     start: float | None = None
+    draws = random.Random(0)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         nonlocal start
@@ -206,7 +209,7 @@ def limited(case: Case, counts: Counts) -> Asgi:
             await send({"type": "http.response.body", "body": b'{"error": {"message": "slow"}}'})
             return
         try:
-            await asyncio.sleep(case.latency_s)
+            await asyncio.sleep(case.latency_s * draws.uniform(1 - case.spread, 1 + case.spread))
         finally:
             limit.end()
         counts.passed[int(clock() - start)] += 1
