@@ -24,7 +24,7 @@ from hypothesis import settings
 from study.cell.merged import split
 from study.sandbox import tiers
 from study.sandbox.pool import Pool
-from study.system import gpus, locks
+from study.system import gpus, locks, stopping
 from tests import chromium, commands, composing, timing
 from tests.sweeps import Sweeps
 from tests.waiting import wait_for
@@ -120,6 +120,14 @@ def _the_umask_is_given_back() -> Iterator[None]:
     yield
     left = os.umask(UMASK)
     assert left == UMASK, f"the test left the umask {left:04o}"
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A command may run here: it takes no signals, and the umask that it sets is given back."""
+    monkeypatch.setattr(stopping, "take_signals", lambda: None)
+    yield
+    os.umask(UMASK)
 
 
 @pytest.fixture(scope="module", autouse=True)

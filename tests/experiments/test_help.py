@@ -96,7 +96,7 @@ def test_every_other_name_leads_to_what_there_is() -> None:
     ],
     ids=" ".join,
 )
-def test_a_near_word_is_answered_with_ours(words, said, capsys) -> None:
+def test_a_near_word_is_answered_with_ours(words, said, capsys, in_this_process) -> None:
     assert main(words) == 2
     printed = capsys.readouterr()
     assert said in printed.err and printed.out == "" and printed.err.count("\n") == 1

@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +15,7 @@ from experiments.sweep import cells_of
 from judgedrift.__main__ import main
 from study.cell import cells
 from study.cell.study_file import write_study
-from study.system import machine, stopping
+from study.system import machine
 from tests.conftest import ROOT
 
 PAGE = ROOT / "docs" / "mistakes.md"
@@ -43,21 +42,19 @@ def composed() -> dict[str, Any]:
 
 
 @pytest.fixture
-def project(composed, tmp_path, monkeypatch) -> Iterator[Path]:
+def project(composed, tmp_path, monkeypatch, in_this_process) -> Path:
     """A folder with one study of one cell, in which commands are typed."""
     monkeypatch.chdir(tmp_path)
     for name in ("DASHSCOPE_API_KEY", "MLFLOW_TRACKING_URI", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(stopping, "take_signals", lambda: None)
     monkeypatch.setattr(machine, "gpus", list)
     monkeypatch.setattr(preflight, "metadata", SimpleNamespace(distributions=lambda name: []))
     GlobalHydra.instance().clear()
-    mask = os.umask(0o077)
+    os.umask(0o077)
     cell = cells.make_cell(composed)
     cells.save_cell(cell)
     write_study(cell.folder.study_dir, {"factors": cell.config.factors, "base": {}, "mlflow": {}})
-    yield tmp_path
-    os.umask(mask)
+    return tmp_path
 
 
 @pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry[0])
