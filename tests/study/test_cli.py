@@ -76,11 +76,11 @@ def test_help_of_every_command_names_its_options_and_loads_nothing_heavy() -> No
         "import importlib, sys\n"
         f"for name in {commands()!r}:\n"
         "    main = importlib.import_module(name).main\n"
-        "    print('#', name)\n"
+        "    print('\\f', name)\n"
         "    assert main(['--help']) == 0\n"
         "    print('loaded', *sorted({'torch', 'transformers', 'mlflow'} & sys.modules.keys()))\n"
     )
-    texts = run_alone(program).split("# ")[1:]
+    texts = run_alone(program).split("\f ")[1:]
     assert [text.split("\n")[0] for text in texts] == commands()
     for text in texts:
         check_help(text.split("\n")[0], text)
