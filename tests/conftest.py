@@ -44,6 +44,8 @@ settings.register_profile("standard", deadline=None, max_examples=50, derandomiz
 settings.register_profile("long", deadline=None)
 settings.load_profile("standard")
 ROOT = commands.ROOT
+LONG = frozenset(Path(__file__).with_name("long.txt").read_text(encoding="utf-8").splitlines())
+"""Dear tests whose code others reach."""
 MEMORY = Path("/dev/shm")
 """A file system in memory: records are synced to disk at each step, which takes 7 ms on a disk."""
 ROOM = 4 << 30
@@ -81,6 +83,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure() -> None:
     commands.close()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """The tests of ``long.txt`` are ``long``: `tests.mutants.tiers` chose them."""
+    if item.nodeid in LONG:
+        item.add_marker(pytest.mark.long)
 
 
 @pytest.hookimpl(trylast=True)

@@ -154,6 +154,7 @@ def finds_no_key(done: subprocess.CompletedProcess[str], runs_dir: Path) -> None
         assert CANARY.encode() not in path.read_bytes(), path
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_no_secret_lies_in_the_study(launched) -> None:
     finds_no_key(*launched)
@@ -164,6 +165,7 @@ def test_no_secret_lies_in_the_study_without_a_launcher(warmed, tmp_path) -> Non
     finds_no_key(sweep(warmed(tmp_path), "debug=tiny", *KEYED, JUDGE_KEY_FOR_TEST=CANARY), tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_another_launcher_runs_the_cells_and_the_sweep_ends_as_usual(launched) -> None:
     done, runs_dir = launched

@@ -146,6 +146,7 @@ class Reach:
                 for fixture, entered in json.loads(str(data["fixtures"])).items():
                     self._fixtures[fixture] |= set(entered)
         self._blocks, self._owners = np.concatenate(blocks), np.concatenate(owners)
+        self._places = {test: place for place, test in enumerate(self.tests)}
         own = np.bincount(self._owners, minlength=len(self.tests)).tolist()
         self._sizes = {
             test: 1 + count + sum(len(self._fixtures[name]) for name in self._used[test])
@@ -155,6 +156,12 @@ class Reach:
     def size(self, test: str) -> int:
         """How many blocks a test reaches, those of its shared fixtures too."""
         return self._sizes[test]
+
+    def blocks_of(self, test: str) -> np.ndarray:
+        """The numbers of the blocks that a test reaches, those of its shared fixtures too."""
+        own = self._blocks[self._owners == self._places[test]]
+        shared = [list(self._fixtures[name]) for name in self._used[test]]
+        return np.unique(np.concatenate([own, *shared]).astype(np.int64))
 
     def fixtures_of(self, test: str) -> frozenset[str]:
         """Names of the shared fixtures that a test stands on."""
