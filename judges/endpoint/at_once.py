@@ -23,6 +23,8 @@ FIRST_TRY_S, LONGEST_TRY_S = 1.0, 64.0
 """When one request more at once is tried; four times later after each refusal."""
 WIDER = 1.25
 """So many times the requests at once may be under way where one more was taken."""
+STRAY = 4
+"""Refused ones among the last that change nothing: what another process sends may overtake."""
 MANY = 8
 """Refused ones for each that does not fit: a request of another process that is refused itself may
 have been counted as one that the endpoint worked on."""
@@ -39,6 +41,8 @@ class Sent:
     """Of the pace at which it was sent."""
     ahead: int
     """Requests that the endpoint worked on then."""
+    tries: bool = False
+    """Whether it was one more than the most."""
     refused: bool | None = None
     """None if it ended in another way than by a reply or a refusal, or has not ended."""
     asked_s: float = 0.0
@@ -77,45 +81,66 @@ class AtOnce:
         self.under_way = UnderWay(clock)
         self._numbers = Numbers(astuple(Known()))
         self._last: deque[Sent] = deque(maxlen=CROWD)
+        self._of = math.inf
+        """The most when these were sent."""
+        self._entered: deque[tuple[int, bool]] = deque()
 
     def share(self, folder: Path) -> None:
         """Share with all processes of ``folder``."""
         self._numbers = Numbers(astuple(Known()), folder / "at-once")
         self.under_way.share(folder)
 
-    def wait_s(self, now: float) -> float:
-        """Seconds until one more request may be sent, if none ends; 0 takes a try where one more
-        is tried. Raises UserError: the file cannot be used."""
-        under_way = self.under_way.total()
+    def enter(self, now: float) -> float:
+        """Take a place for one more request, and return 0; else the seconds until that may be
+        possible, if none ends. `begin` or `leave` must follow. No two processes take one place.
+        Raises UserError: the file cannot be used."""
 
         def turn(known: Known) -> tuple[Known, float]:
-            if under_way < known.most:
-                return known, 0.0
-            if under_way > known.most or now < known.try_at:
-                return known, math.inf if under_way > known.most else known.try_at - now
-            try_s = min(4 * known.try_s, LONGEST_TRY_S)
-            return replace(known, try_s=try_s, try_at=now + try_s), 0.0
+            ahead = self.under_way.total()
+            tries = ahead == known.most and now >= known.try_at
+            if ahead >= known.most and not tries:
+                return known, math.inf if ahead > known.most else known.try_at - now
+            self.under_way.change(1)
+            self._entered.append((ahead, tries))
+            if tries:
+                try_s = min(4 * known.try_s, LONGEST_TRY_S)
+                known = replace(known, try_s=try_s, try_at=now + try_s)
+            return known, 0.0
 
         return self._change(turn, now)
+
+    def begin(self) -> tuple[int, bool]:
+        """A request is sent: how many were under way before it, and whether it is a try."""
+        if self._entered:
+            return self._entered.popleft()
+        ahead = self.under_way.total()
+        self.under_way.change(1)
+        return ahead, False
+
+    def leave(self) -> None:
+        """The place that was taken last is not needed."""
+        if self._entered:
+            self._entered.pop()
+            self.under_way.change(-1)
 
     def explains(self, sent: Sent, now: float) -> bool:
         """Take account of a request; whether it says nothing about the pace.
         Raises UserError: the file cannot be used."""
+        if self._of != self.most:
+            self._of = self.most
+            self._last.clear()
         if sent.ahead >= self.most:
-            if not sent.refused:
+            if sent.tries and not sent.refused:
                 self._set(math.ceil(WIDER * self.most), now)
             return True
         self._last.append(sent)
         if not sent.refused:
             return False
+        if self.most < math.inf and sum(bool(each.refused) for each in self._last) <= STRAY:
+            return True
         most = self._most_of_last()
-        if most == math.inf and self.most < math.inf and self._refused() == 1:
-            return True  # a stray one: what another process sent may be counted late
         self._set(most, now)
         return most < math.inf
-
-    def _refused(self) -> int:
-        return sum(bool(each.refused) for each in self._last)
 
     def _most_of_last(self) -> float:
         """The number that best parts the last requests that passed from those that were refused;

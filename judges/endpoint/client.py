@@ -220,6 +220,9 @@ async def ask(
             fault = track.waiting or Fault(Outcome.timeout, late)
             if track.waiting is not None:
                 fault.reason += f"; {late}"
+        finally:
+            if track.permit is not None:
+                channel.throttle.unused(track.permit)
         fetched = Fetched(tuple(track.replies), None, "", track.attempts, clock() - started)
     if fault is None:
         return fetched

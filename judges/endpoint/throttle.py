@@ -273,9 +273,7 @@ class Throttle:
 
     def send(self) -> Sent:
         """Note that a request is sent now; `end` must follow."""
-        under_way = self._at_once.under_way
-        sent = Sent(self._now(), self._number, under_way.total())
-        under_way.change(1)
+        sent = Sent(self._now(), self._number, *self._at_once.begin())
         if self._adaptive:
             self._sent.append(sent)
             asyncio.get_running_loop().call_later(self.patience_s, self._count_next)
@@ -359,7 +357,7 @@ class Throttle:
 
     async def _room(self) -> None:
         """Wait until the endpoint works on one request more, or until that is tried."""
-        while (wait_s := self._at_once.wait_s(self._now())) > 0:
+        while (wait_s := self._at_once.enter(self._now())) > 0:
             self._held_at = self._now()
             self._ended.clear()
             if self._shared_pace is not None:
@@ -400,33 +398,53 @@ class Throttle:
         The requests of this process queue for it, so that the file holds at most one turn of each
         process. Time in the queue does not count.
         Raises Fault: not within so many seconds from the head of the queue."""
-        rate = self._rate
         async with self._line:
             await self._turn(within_s)
-            await self._room()
-            if rate is None:
-                return 0.0
-            clock = asyncio.get_running_loop().time
-            end = clock() + within_s
-            while True:
-                expected = min(prompt_tokens + self._reply_tokens, self._most_tokens)
-                wait = rate.reserve(1, expected)
-                remaining_s = end - clock()
-                if wait <= remaining_s:
-                    try:
-                        await asyncio.sleep(wait)
-                    except BaseException:
-                        rate.reserve(-1, -expected)
-                        raise
-                    return expected
-                rate.reserve(-1, -expected)
-                if remaining_s <= 0:
-                    reason = (
-                        f"this request's turn is {wait:.0f} s away, past the deadline of "
-                        f"{within_s:g} s: others use up the requests_per_min or tokens_per_min"
-                    )
-                    raise Fault(Outcome.rate_limited, reason, again=False)
-                await asyncio.sleep(min(remaining_s, LOOK_S))
+            expected = await self._rated(prompt_tokens, within_s)
+            try:
+                await self._room()
+            except BaseException:
+                self._give_back(expected)
+                raise
+            return expected
+
+    def unused(self, permit: float) -> None:
+        """A permit is not needed: nothing is sent."""
+        self._at_once.leave()
+        self._give_back(permit)
+        self._ended.set()
+
+    def _give_back(self, permit: float) -> None:
+        if self._rate is not None:
+            self._rate.reserve(-1, -permit)
+
+    async def _rated(self, prompt_tokens: float, within_s: float) -> float:
+        """Wait for a turn within the limits that were set; the tokens reserved.
+        Raises Fault: not within so many seconds."""
+        rate = self._rate
+        if rate is None:
+            return 0.0
+        clock = asyncio.get_running_loop().time
+        end = clock() + within_s
+        while True:
+            expected = min(prompt_tokens + self._reply_tokens, self._most_tokens)
+            wait = rate.reserve(1, expected)
+            remaining_s = end - clock()
+            if wait <= remaining_s:
+                try:
+                    await asyncio.sleep(wait)
+                except BaseException:
+                    rate.reserve(-1, -expected)
+                    raise
+                return expected
+            rate.reserve(-1, -expected)
+            if remaining_s <= 0:
+                reason = (
+                    f"this request's turn is {wait:.0f} s away, past the deadline of "
+                    f"{within_s:g} s: others use up the requests_per_min or tokens_per_min"
+                )
+                raise Fault(Outcome.rate_limited, reason, again=False)
+            await asyncio.sleep(min(remaining_s, LOOK_S))
 
     def settle(self, set_aside: float, tokens_in: int | None, tokens_out: int | None) -> None:
         """Correct the reservation by what the endpoint says that the request took."""
