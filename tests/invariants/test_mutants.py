@@ -3,14 +3,17 @@
 import ast
 import subprocess
 from collections import Counter
+from itertools import groupby
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.mutants import __main__ as command
 from tests.mutants.blocks import MARKS, block_of, marked, table
 from tests.mutants.campaign import Campaign
 from tests.mutants.faults import KINDS, PACKAGES, all_faults, drawn, faults_of, planted
+from tests.mutants.tiers import LIST, left_out
 from tests.mutants.trial import trees
 
 TEXT = '''"""A limit: 3."""
@@ -150,6 +153,34 @@ def test_a_fault_stands_in_its_innermost_block(tree):
     inside = {11: 0, 12: 1, 14: 2, 15: 2, 16: 0, 20: 3}
     assert blocks == {5: None, 8: None} | {line: first + block for line, block in inside.items()}
     assert numbers[""] == first + 4
+
+
+def test_dear_tests_are_left_out_while_others_reach_their_blocks():
+    blocks = {
+        "dear": np.array([1, 2]),
+        "dearest": np.array([2, 3]),
+        "cheap": np.array([1, 2]),
+        "second": np.array([1, 2]),
+        "third": np.array([2]),
+        "by a fixture": np.array([1, 5]),
+    }
+    seconds = {"dear": 2.0, "dearest": 9.0, "by a fixture": 0.1}
+    # nobody else reaches 3 and 5; with two others 1 and 2 are reached by enough without "dear"
+    assert left_out(blocks, seconds, {}, others=2) == {"dear"}
+    assert left_out(blocks, seconds, {}, others=4) == set()
+    fixture = {"f": (10.0, ["by a fixture"])}
+    assert left_out(blocks, {}, fixture, others=2) == set()
+    assert left_out(blocks | {"sixth": np.array([5])}, {}, fixture, others=2) == {"by a fixture"}
+
+
+def test_each_name_that_is_left_to_long_is_a_test():
+    for path, names in groupby(LIST.read_text().splitlines(), lambda name: name.split("::")[0]):
+        functions = {
+            node.name
+            for node in ast.walk(ast.parse((LIST.parents[1] / path).read_text()))
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        }
+        assert {name.split("::")[1].partition("[")[0] for name in names} <= functions
 
 
 def test_what_a_run_of_chosen_tests_says(tree):

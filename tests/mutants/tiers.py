@@ -41,9 +41,9 @@ class Options:
 
     record: Path = option("folder that `python -m tests.mutants` recorded")
     others: int = option(
-        "tests that still reach each block of a test left out", 3, bounds.Number(low=1)
+        "tests that still reach each block of a test left out", 2, bounds.Number(low=1)
     )
-    floor: float = option("CPU seconds of a test, at least", 0.25, bounds.Number(low=0.0))
+    floor: float = option("CPU seconds of a test, at least", 0.2, bounds.Number(low=0.0))
     fixture: float = option("CPU seconds of a shared fixture, at least", 10.0, bounds.Number(low=0))
 
 
