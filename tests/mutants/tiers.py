@@ -94,15 +94,22 @@ def chosen(options: Options) -> set[str]:
     dear = {
         test: seconds[test]
         for test in blocks
-        if seconds.get(test, 0.0) >= options.floor and not any(part in test for part in KEPT)
+        if seconds.get(test, 0.0) >= options.floor and not _is_kept(test)
     }
     cost = seconds_of(options.record / "fixtures.csv", "fixture")
-    fixtures = {
-        name: (cost[name], [test for test in blocks if name in reach.fixtures_of(test)])
+    users = {
+        name: [test for test in blocks if name in reach.fixtures_of(test)]
         for name in cost
         if cost[name] >= options.fixture
     }
+    fixtures = {
+        name: (cost[name], tests) for name, tests in users.items() if not any(map(_is_kept, tests))
+    }
     return left_out(blocks, dear, fixtures, options.others)
+
+
+def _is_kept(test: str) -> bool:
+    return any(part in test for part in KEPT)
 
 
 @command("tests.mutants.tiers record=build/mutants/0123456789abcdef", __doc__ or "", Options)
