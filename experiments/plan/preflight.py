@@ -230,8 +230,8 @@ def check_names(config: Study) -> Iterator[Finding]:
     if not config.judge.name:
         yield problem(
             "names",
-            "There is no judge: judge.name is empty. Type judge=PRESET, a file of conf/judge, for"
-            " example judge=sim-fair",
+            "There is no judge: judge.name is empty. Type judge=PRESET, one that"
+            " `judgedrift presets judge` lists, for example judge=sim-fair",
         )
 
 

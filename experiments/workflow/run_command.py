@@ -80,7 +80,7 @@ class Options:
         if scripted and self.script is None:
             raise UserError(
                 "executor=scripted needs script=, a JSONL file of replies. Give one, or type"
-                " executor=PRESET, a file of conf/executor."
+                " executor=PRESET, one that `judgedrift presets executor` lists."
             )
         if scripted and self.overrides:
             raise UserError(

