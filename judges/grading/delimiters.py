@@ -16,8 +16,8 @@ import hashlib
 import re
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache, partial
 
 from judges.grading.marks import FAMILY_MARKS
 from judges.grading.spelling import HEADING, MARKS, SPACE
@@ -121,14 +121,18 @@ def delimit(kind: str, text: str) -> str:
 
 def escape_tokens(message: str, tokens: tuple[str, ...]) -> str:
     """A message with a backslash in each of ``tokens``, the special tokens of the judge's own
-    tokenizer, that stands between delimiters; what stands outside is ours and stays."""
+    tokenizer, that stands between delimiters."""
     own = _own(tokens)
-    if own is None:
-        return message
+    return message if own is None else inside(message, partial(own.sub, _WITH_BACKSLASH))
+
+
+def inside(message: str, change: Callable[[str], str]) -> str:
+    """A message with each text that stands between delimiters changed; what stands outside is ours
+    and stays."""
     parts, position = [], 0
     for opening, closing in _outermost(message):
-        inside = message[opening.end() : closing.start()]
-        parts += [message[position : opening.end()], own.sub(_WITH_BACKSLASH, inside)]
+        text = message[opening.end() : closing.start()]
+        parts += [message[position : opening.end()], change(text)]
         position = closing.start()
     return "".join([*parts, message[position:]])
 

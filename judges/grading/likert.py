@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from judges.endpoint.dialects import Body
 from judges.grading import base
 from judges.grading.base import NOTHING
-from judges.grading.delimiters import delimit
+from judges.grading.delimiters import delimit, inside
 from judges.grading.own_form import OwnForm, own_form
 from study.config import bounds
 from study.errors import UserError
@@ -87,6 +87,13 @@ class Likert(base.OneRequest):
         first, delimited = super().requests(row, answer), delimit("answer", answer)
         others = [Request(self.filled(text, row, answer=delimited)) for text in self._ensemble]
         return (*first, *others) if first else ()
+
+    def filled(self, template: str, row: Row, **texts: str) -> list[dict[str, str]]:
+        """As of any grading; what the texts have of the judge's own form is escaped."""
+        turns = super().filled(template, row, **texts)
+        if (form := self._form) is None:
+            return turns
+        return [turn | {"content": inside(turn["content"], form.escaped)} for turn in turns]
 
     def combine(self, row: Row, parts: Sequence[tuple[Request, Parsed]]) -> Parsed:
         """The mean over the prompts; the first failure where one has no score, for a mean over

@@ -1,13 +1,17 @@
 """A score in a form that a judge has of its own, which no prompt asks for: ``Score: {score}/10``.
 
 Blanks may stand around the number, and emphasis anywhere. Every number of a reply that stands in
-the form has to be the same one: of two nobody knows which the judge quotes.
+the form has to be the same one: of two nobody knows which the judge quotes. One at least stands
+outside of quotation marks and quoted lines: what only quotes is no verdict. Where a text that the
+judge is shown has the form, its number gets a backslash, so that a judge who copies it says none.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from judges.grading import base
@@ -18,7 +22,15 @@ from study.verdict import Outcome, Parsed, Reply
 PLACE = "{score}"
 KEY = "judge.grading.options"
 _EMPHASIS = str.maketrans("", "", "*_`")
-_NUMBER = r"(?<![0-9.])([0-9]{1,9}(?:\.[0-9]{1,15})?)(?![0-9]|\.[0-9])"
+_NUMBER = r"(?<![0-9.\\])([0-9]{1,9}(?:\.[0-9]{1,15})?)(?![0-9]|\.[0-9])"
+_QUOTED = re.compile(
+    r"""(?<![\w"])"(?=\S)[^"\n]*(?<=\S)"(?!\w)|(?<![\w'])'(?=\S)[^'\n]*(?<=\S)'(?!\w)"""
+    r"""|[\u201c\u201e][^\u201c-\u201f\n]*[\u201c-\u201f]|\u2018[^\u2018\u2019\n]*\u2019"""
+    r"""|\u00ab[^\u00ab\u00bb\n]*\u00bb|\u300c[^\u300c\u300d\n]*\u300d|^[ \t]{0,3}>.*""",
+    re.MULTILINE,
+)
+_MARKS = re.compile(r"[\"'>\u00ab\u2018\u201c\u201e\u300c]")
+"""What begins a quotation; a form that has one of them stands in a reply as it is written."""
 _WORDS = re.compile(r"\w+|[^\w\s]")
 _SCALE = re.compile(r"\s?(?:/|of|out of)\s?([0-9]{1,9})")
 _SHOWN_SCALE = re.compile(
@@ -38,9 +50,12 @@ class OwnForm:
         text = base.readable(reply)
         if isinstance(text, Parsed):
             return text
-        numbers = self._pattern().findall(text[-LONGEST:].translate(_EMPHASIS))
+        plain = text[-LONGEST:].translate(_EMPHASIS)
+        numbers = self._pattern.findall(plain)
         if not numbers:
             return base.unparsed(f"nothing of the form {self.form!r}", text)
+        if not _MARKS.search(self.form) and not self._pattern.search(_QUOTED.sub("\n", plain)):
+            return base.unparsed(f"{self.form!r} in a quotation only", text)
         scores = [float(number) / self.highest for number in numbers]
         if scores[-1] > 1:
             return base.unparsed(f"{numbers[-1]} is above {self.highest:g}", text)
@@ -49,6 +64,18 @@ class OwnForm:
             return base.different(other, numbers[-1], text=text)
         return Parsed(Outcome.scored, score=scores[-1])
 
+    def escaped(self, text: str) -> str:
+        """A text that the judge is shown, with a backslash before each number in this form."""
+        places = [place for place, char in enumerate(text) if ord(char) not in _EMPHASIS]
+        plain = text.translate(_EMPHASIS)
+        numbers, match = [], self._pattern.search(plain)
+        while match:  # they may overlap, as in 8/10/10
+            numbers.append(places[match.start(1)])
+            match = self._pattern.search(plain, match.start() + 1)
+        cuts = [0, *sorted(set(numbers)), len(text)]
+        return "\\".join(text[start:end] for start, end in pairwise(cuts))
+
+    @cached_property
     def _pattern(self) -> re.Pattern[str]:
         before, _, after = self.form.translate(_EMPHASIS).partition(PLACE)
         left, right = _escaped(before), _escaped(after)

@@ -25,7 +25,7 @@ from experiments.workflow.operators.sc_ensemble import vote
 from experiments.workflow.program import Refused
 from judges import parse
 from judges.grading import GRADINGS, delimiters
-from judges.grading.own_form import guessed
+from judges.grading.own_form import OwnForm, guessed
 from judges.grading.vocabulary import largest_number, read_labels
 from judges.probes import model, slots
 from judges.probes.rewriters import edits
@@ -251,6 +251,7 @@ READERS: dict[str, Callable[[str], object]] = {
     **{f"vocabulary {name}": rubric(name) for name in ("bool", "met")},
     **{f"grading {name}": graded(name) for name in ("likert", "listwise")},
     "grading by a form of its own": graded("likert", form="Score: {score}/10"),
+    "escaping a form of its own": OwnForm("{score}/10", 10).escaped,
     "guessed forms of a score": guessed,
     **{f"edit {name}": EDITS[name].rewrite for name in ("yshort", "yverbose", "ystructured")},
 }
