@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import gc
+import importlib
 import itertools
 import os
 import random
@@ -79,6 +80,21 @@ def pytest_configure(config: pytest.Config) -> None:
     timing.pytest_configure(config)
     settings.load_profile("standard" if "not long" in config.option.markexpr else "long")
     commands.share_imports()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Each worker first imports a share of the test files, whose asserts pytest rewrites: so the
+    files of a fresh clone are rewritten by one worker each, and not by all."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None:
+        return
+    number, count = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
+    folders = [Path(argument.partition("::")[0]) for argument in session.config.args]
+    files = sorted(file for folder in folders for file in (ROOT / folder).rglob("test_*.py"))
+    for file in files[number::count]:
+        # what cannot be imported is named where it is collected
+        with contextlib.suppress(Exception, pytest.skip.Exception):
+            importlib.import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
 
 
 def pytest_unconfigure() -> None:
