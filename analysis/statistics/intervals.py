@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 from analysis.statistics.estimate import ENDS, LEVEL, NAN, Estimate, around, ratio_se
 from analysis.statistics.power import smallest_effect
@@ -50,7 +50,7 @@ class Line:
 
 def student(free: Any) -> Any:
     """Two-sided 95 % quantile of Student's t with ``free`` degrees of freedom, a number or many."""
-    return stats.t.ppf((1 + LEVEL) / 2, free)
+    return special.stdtrit(free, (1 + LEVEL) / 2)
 
 
 def mean_interval(
@@ -134,13 +134,17 @@ def mean_of_means(
 
 
 def line(x: np.ndarray, y: np.ndarray) -> Line:
-    """Least squares of y on x over R runs, shapes (R,). Raises ValueError: fewer than three runs,
-    or one x only."""
+    """Least squares of y on x over R runs, shapes (R,), by statsmodels. Raises ValueError: fewer
+    than three runs, or one x only."""
     if len(x) < 3 or np.ptp(x) == 0:
         raise ValueError("a line takes three runs and two values of x")
-    fit = stats.linregress(x, y)
-    slope = around(fit.slope, student(len(x) - 2) * fit.stderr, len(x), "run")
-    return Line(float(fit.intercept), slope, float(fit.rvalue**2), len(x))
+    from statsmodels.regression.linear_model import OLS  # here: what has no line need not load it
+
+    fit = OLS(y, np.column_stack([np.ones(len(x)), x])).fit()
+    intercept, slope = fit.params
+    half = student(len(x) - 2) * fit.bse[1]
+    r2 = float(fit.rsquared) if np.ptp(y) else 0.0
+    return Line(float(intercept), around(float(slope), float(half), len(x), "run"), r2, len(x))
 
 
 def paired_difference(
