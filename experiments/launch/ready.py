@@ -14,7 +14,7 @@ from judges.ask.connections import open_to_read
 from judges.ask.identity import judge_id
 from judges.ask.replies import merged_stores
 from judges.ask.session import Session
-from study.cell.cells import Cell, executors_of, judges_of
+from study.cell.cells import Cell, embedders_of, executors_of, judges_of
 from study.finding import Finding
 
 
@@ -36,7 +36,7 @@ def check_start(
     todo: Sequence[Cell], asking: Sequence[Cell], reached: Callable[[Any], Any]
 ) -> Iterator[Finding]:
     """What may have changed while judges were served: the study is still this one, its folder takes
-    files, and every judge and executor answers, with its key.
+    files, and every judge, executor and embedder answers, with its key.
 
     Args:
         todo: the cells of the sweep.
@@ -50,6 +50,7 @@ def check_start(
         if judge.endpoint.url.startswith("http"):
             with Session(judge, None) as session:
                 session.check()
-    for executor in {repr(each): reached(each) for each in executors_of(asking)}.values():
-        if executor.endpoint.url.startswith("http"):
-            check_endpoint(executor)
+    others = [*executors_of(asking), *embedders_of(asking)]
+    for model in {repr(each): reached(each) for each in others}.values():
+        if model.endpoint.url.startswith("http"):
+            check_endpoint(model)

@@ -28,7 +28,7 @@ from judges.endpoint.address import check_address
 from judges.grading import GRADINGS
 from judges.grading.base import check_rows
 from study.cell import exchange
-from study.cell.cells import Cell, judges_of, models_of
+from study.cell.cells import Cell, executors_of, judges_of, models_of
 from study.cell.study_file import base, read_study
 from study.cell.verify import check_records
 from study.config import override_errors as causes
@@ -81,7 +81,7 @@ def check_configs(todo: Sequence[Cell]) -> Iterator[Finding]:
     config, study_dir = todo[0].config, todo[0].folder.study_dir
     for cell in todo:
         yield from check_names(cell.config)
-        check_limits(cell.config.cost, models_of([cell]))
+        check_limits(cell.config.cost, [*judges_of([cell]), *executors_of([cell])])
     source = "sweep.notify_env" if config.sweep.notify_env else "sweep.notify"
     check_notify(command_of(config.sweep), source)
     yield from check_factors(todo)

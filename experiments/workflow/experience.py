@@ -12,7 +12,7 @@ import hashlib
 import json
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -25,6 +25,8 @@ from experiments.workflow.problem import Problem
 from study.programs.rewards import RIGHT, places
 from study.tasks.datasets.fields import address
 
+Vectors = Callable[[Sequence[str]], "list[np.ndarray | None]"]
+"""Problems -> their vectors of length 1 and one size, None for one that could not be had."""
 VERSION = 1
 """Of the rows of a buffer."""
 CAP = 100
@@ -92,6 +94,8 @@ class Buffer:
     refused: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
     verified: bool = True
     quantile: float = 0.0
+    vectors: Vectors | None = field(default=None, compare=False)
+    """Says how alike problems are; words do where it is None."""
 
     def updated(self, rows: Iterable[Entry]) -> Buffer:
         """The buffer after more rows: those of a step, or all at once."""
@@ -120,17 +124,25 @@ class Buffer:
     def retrieve(self, query: Query, mode: str = "cosine", k: int = 3) -> list[tuple[Entry, float]]:
         """At most k examples for a problem, each with its cosine, the first the most useful one.
 
-        Never one of the problem itself, of its ``group_key``, or of nearly the same problem; one
-        program for each problem.
+        Never one of the problem itself, of its ``group_key``, or of nearly the same problem by
+        their words; one program for each problem. What has no vector is not chosen, and for a
+        problem that has none nothing is.
         """
         index = self._indexes.get(query.domain)
-        return [] if index is None else index.retrieve(query, mode, k)
+        if index is None:
+            return []
+        if self.vectors is None:
+            return index.retrieve(query, mode, k)
+        (vector,) = self.vectors([query.problem])
+        return [] if vector is None else index.retrieve(query, mode, k, vector)
 
     @cached_property
     def _indexes(self) -> dict[str, _Index]:
         domains = dict.fromkeys(entry.domain for entry in self.entries)
         return {
-            domain: _Index([entry for entry in self.entries if entry.domain == domain])
+            domain: _Index(
+                [entry for entry in self.entries if entry.domain == domain], self.vectors
+            )
             for domain in domains
         }
 
@@ -189,16 +201,27 @@ def _vectors(shingles_N: Sequence[frozenset[str]]) -> tuple[Any, Any]:
 
 
 class _Index:
-    """The entries of one domain by the words of their problems."""
+    """The entries of one domain by the words of their problems, or by their vectors."""
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
+    def __init__(self, entries: Sequence[Entry], vectors: Vectors | None) -> None:
         self.entries = entries
         self.vectorizer, self.vectors = _vectors([shingles(entry.problem) for entry in entries])
-        self.kernel = (self.vectors @ self.vectors.T).toarray()
+        if vectors is None:
+            self.known = np.ones(len(entries), dtype=bool)
+            self.kernel = (self.vectors @ self.vectors.T).toarray()
+        else:
+            embedded = vectors([entry.problem for entry in entries])
+            self.known = np.array([vector is not None for vector in embedded])
+            size = max((len(vector) for vector in embedded if vector is not None), default=1)
+            nothing = np.zeros(size)
+            self.embedded = np.stack([nothing if each is None else each for each in embedded])
+            self.kernel = np.maximum(self.embedded @ self.embedded.T, 0.0)
         self.held = (self.vectors > 0).astype(float)
         self.sizes = np.asarray(self.held.sum(axis=1)).ravel()
 
-    def retrieve(self, query: Query, mode: str, k: int) -> list[tuple[Entry, float]]:
+    def retrieve(
+        self, query: Query, mode: str, k: int, embedding: np.ndarray | None = None
+    ) -> list[tuple[Entry, float]]:
         words = shingles(query.problem)
         # as the vectorizer transforms one set, several times as fast
         columns = map(self.vectorizer.vocabulary_.get, words)
@@ -210,12 +233,15 @@ class _Index:
         likeness = self.vectors @ vector
         shared = self.held @ held
         jaccard = shared / (self.sizes + len(words) - shared)
-        free = self._free(query, likeness, (likeness > NEAR) | (jaccard >= THRESHOLD))
+        near = (likeness > NEAR) | (jaccard >= THRESHOLD)
+        if embedding is not None:
+            likeness = self.embedded @ embedding
+        free = self._free(query, likeness, near | ~self.known)
         if k < len(free) and mode == "mmr":
             free = self._marginal(free, likeness, k)
         elif k < len(free) and mode == "facility":
-            near = np.sqrt(likeness[free])
-            kernel = self.kernel[np.ix_(free, free)] * np.outer(near, near)
+            quality = np.sqrt(np.maximum(likeness[free], 0.0))
+            kernel = self.kernel[np.ix_(free, free)] * np.outer(quality, quality)
             chosen = [free[place] for place in facility_location(kernel, k)]
             free = sorted(chosen, key=lambda place: -likeness[place])
         return [(self.entries[place], float(likeness[place])) for place in free[:k]]

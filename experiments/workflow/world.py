@@ -18,6 +18,7 @@ from experiments.policies.tokens import by_rule
 from experiments.trainer.world import Executed, Messages, TooManyFailed
 from experiments.workflow import rollouts, static
 from experiments.workflow.broker import Budget, Workshop
+from experiments.workflow.embedding import Embeddings
 from experiments.workflow.executor import Down, Question
 from experiments.workflow.experience import Buffer
 from experiments.workflow.find import find
@@ -92,7 +93,10 @@ class Programs:
             layer2(config.executor.name) if self.settings.instructions else None,
         )
         self._row_of = oracle.row_of
-        self.buffer = Buffer(verified=self.settings.buffer.verified)
+        settings, embedder = self.settings.buffer, self.settings.buffer.embedder
+        by_vectors = settings.shots and embedder.endpoint.model
+        self.embeddings = Embeddings(embedder, store) if by_vectors else None
+        self.buffer = Buffer(verified=settings.verified, vectors=self.embeddings)
         self._loop = Loop(self._shut)
         self._stage: Stage | None = None
         self._workshop: Workshop | None = None
@@ -254,6 +258,8 @@ class Programs:
         values = rollouts.metrics(records)
         if self.settings.buffer.shots:
             values["workflow/buffer_size"] = float(len(self.buffer.entries))
+            if self.embeddings is not None:
+                values["workflow/without_vector"] = float(len(self.embeddings.lost))
             values["workflow/buffer_sha"] = float(int(self.buffer.sha[:12], 16))
             if (contamination := self.buffer.contamination) is not None:
                 values["workflow/contamination"] = contamination
@@ -273,6 +279,8 @@ class Programs:
     def close(self) -> None:
         """End what runs, the sandboxes and the connections."""
         self._loop.close()
+        if self.embeddings is not None:
+            self.embeddings.close()
 
     def __enter__(self) -> Programs:
         return self

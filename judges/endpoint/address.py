@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from study.errors import UserError
 from study.system.secret_names import is_plain_place, shown_place
 
-CALLS = ("/chat/completions", "/completions", "/models")
+CALLS = ("/chat/completions", "/completions", "/models", "/embeddings")
 """Paths of an endpoint's calls below its base, which is its address."""
 
 

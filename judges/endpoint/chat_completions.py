@@ -79,7 +79,7 @@ def read_plain(body: bytes) -> Reply:
     """The reply in the body of a plain answer.
     Raises BadCompletion: not a whole chat completion with one finished choice.
     Raises ErrorBody: an error object with status 200."""
-    completion = _object(body)
+    completion = json_object(body)
     choice = _choice(completion, body)
     if choice is None:
         raise BadCompletion("`choices` is empty")
@@ -88,7 +88,7 @@ def read_plain(body: bytes) -> Reply:
         raise BadCompletion("the choice has no `message`")
     finish = choice.get("finish_reason")
     texts = _texts(message)
-    return _reply(texts, finish, _listed(choice), completion.get("usage"), _named(completion))
+    return _reply(texts, finish, _listed(choice), completion.get("usage"), named_models(completion))
 
 
 class Stream:
@@ -175,9 +175,9 @@ class Stream:
             return True
         if event == b"error":
             raise ErrorBody(data)
-        chunk = _object(data)
+        chunk = json_object(data)
         self._usage = chunk.get("usage") or self._usage
-        self._models += [name for name in _named(chunk) if name not in self._models]
+        self._models += [name for name in named_models(chunk) if name not in self._models]
         if len(self._models) > MOST_MODELS:
             raise BadCompletion(f"the chunks name more than {MOST_MODELS} models")
         choice = _choice(chunk, data)
@@ -208,7 +208,7 @@ class Stream:
             raise BadCompletion("the stream mixes chunks of two answers")
 
 
-def _object(data: bytes) -> Mapping[str, object]:
+def json_object(data: bytes) -> Mapping[str, object]:
     try:
         if _brackets(data) > MOST_CONTAINERS < _brackets(_STRING.sub(b"", data)):
             raise BadCompletion(f"the reply holds more than {MOST_CONTAINERS} objects and lists")
@@ -275,7 +275,7 @@ def _listed(choice: Mapping[str, object]) -> list[object]:
     return content if isinstance(content, list) else []
 
 
-def _named(completion: Mapping[str, object]) -> list[str]:
+def named_models(completion: Mapping[str, object]) -> list[str]:
     """The model that a completion names; empty where it names none."""
     name = completion.get("model")
     if name is None or name == "":

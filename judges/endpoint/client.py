@@ -1,4 +1,4 @@
-"""Sends one chat request until it has a reply, within one deadline; each failure has its outcome.
+"""Sends one request until it has a reply, within one deadline; each failure has its outcome.
 
 Only this file repeats calls to a model. A failed attempt is repeated while the deadline lasts. A
 reply that cannot be used is asked for again with a request that the caller has changed, since at
@@ -29,6 +29,7 @@ from judges.endpoint.chat_completions import (
     read_plain,
 )
 from judges.endpoint.dialects import Body
+from judges.endpoint.embeddings import EMBEDDINGS, read_vector
 from judges.endpoint.failures import (
     ERROR_BYTES,
     FINAL,
@@ -192,7 +193,10 @@ async def ask(
     ``endpoint_down`` and ``channel.refused`` says whether all requests are refused."""
     limit = channel.endpoint.deadline_s if within_s is None else within_s
     clock = asyncio.get_running_loop().time
-    tokens = sum(len(turn["content"]) for turn in body["messages"]) / CHARACTERS_PER_TOKEN
+    texts = (
+        [turn["content"] for turn in body["messages"]] if "messages" in body else [body["input"]]
+    )
+    tokens = sum(map(len, texts)) / CHARACTERS_PER_TOKEN
     async with channel.throttle.slot() as slot:
         if channel.refusal is not None and clock() < channel.barred_until:
             return Fetched((), Outcome.endpoint_down, str(channel.refusal))
@@ -261,7 +265,9 @@ async def list_models(channel: Channel) -> list[str] | None:
 
 
 async def _converse(channel: Channel, body: Body, again: Again | None, track: _Track) -> None:
-    stream = channel.endpoint.stream
+    embeds = "input" in body
+    path, read_whole = (EMBEDDINGS, read_vector) if embeds else ("/chat/completions", read_plain)
+    stream = channel.endpoint.stream and not embeds
     asked_model = ""
 
     async def read(answer: Answer, alive: Callable[[], None]) -> Reply:
@@ -270,7 +276,7 @@ async def _converse(channel: Channel, body: Body, again: Again | None, track: _T
                 answer, alive, channel.endpoint.idle_timeout_s, track.deadline
             )
         else:
-            reply = read_plain(await _whole(answer, alive))
+            reply = read_whole(await _whole(answer, alive))
         reply = clean(reply, channel.key)
         if is_requested_model(asked_model, reply.model, channel.endpoint.served_as):
             return reply
@@ -289,7 +295,7 @@ async def _converse(channel: Channel, body: Body, again: Again | None, track: _T
         if stream:
             body = body | {"stream": True, "stream_options": {"include_usage": True}}
         payload = json.dumps(body).encode()
-        reply = await _obtain(channel, "POST", "/chat/completions", payload, read, track)
+        reply = await _obtain(channel, "POST", path, payload, read, track)
         if change:
             reply = dataclasses.replace(reply, asked=change)
         track.replies.append(reply)

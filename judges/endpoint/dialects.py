@@ -42,6 +42,9 @@ class Body(TypedDict, total=False):
     chat_template_kwargs: Mapping[str, object]
     stream: bool
     stream_options: dict[str, bool]
+    input: str
+    """Of an embeddings request, in place of messages."""
+    encoding_format: str
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from study.cell import places
 from study.cell.folder import CellFolder
 from study.config.identity import digest, identifying
-from study.config.schema import Executor, Judge, Model, Study, freeze
+from study.config.schema import Embedder, Executor, Judge, Model, Study, freeze
 from study.system.files import Damaged, write_yaml
 
 STOPPED = 3
@@ -109,6 +109,12 @@ def executors_of(todo: Sequence[Cell]) -> list[Executor]:
     return [cell.config.executor for cell in todo if cell.config.world == "workflow"]
 
 
+def embedders_of(todo: Sequence[Cell]) -> list[Embedder]:
+    """The embedder of every cell that looks for examples by vectors."""
+    buffers = [cell.config.workflow.buffer for cell in todo if cell.config.world == "workflow"]
+    return [each.embedder for each in buffers if each.shots and each.embedder.endpoint.model]
+
+
 def models_of(todo: Sequence[Cell]) -> list[Model]:
-    """All that the cells ask: judges and executors."""
-    return [*judges_of(todo), *executors_of(todo)]
+    """All that the cells ask: judges, executors and embedders."""
+    return [*judges_of(todo), *executors_of(todo), *embedders_of(todo)]

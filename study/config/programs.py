@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from study.config import bounds
-from study.config.endpoints import MANY, Served
+from study.config.endpoints import MANY, Endpoint, Price, Sampling, Serve, Served
 from study.config.marks import mlflow_param, run_time
 from study.config.simulated_executor import SimulatedExecutor
 
@@ -44,6 +44,22 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class Embedder:
+    """The model whose vectors say how alike two problems are, at ``/embeddings`` of its endpoint;
+    words say it where ``endpoint.model`` is empty. What it costs is not counted."""
+
+    role = "workflow.buffer.embedder"
+    name: str = bounds.name("", empty=True)
+    """Its name in messages."""
+    revision: str = ""
+    """Version of its weights; a new one is a new model, and is asked anew."""
+    endpoint: Endpoint = field(default_factory=Endpoint)
+    sampling, price, serve = Sampling(), Price(), Serve()
+    simulated = None
+    computed = False
+
+
+@dataclass(frozen=True)
 class Buffer:
     """Successful programs, as examples for later prompts."""
 
@@ -55,6 +71,7 @@ class Buffer:
     verified: bool = True
     """Keep only what the rule calls right; false keeps what the judge calls right, so that its
     errors become examples."""
+    embedder: Embedder = field(default_factory=Embedder)
 
 
 @dataclass(frozen=True)

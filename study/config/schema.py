@@ -27,6 +27,7 @@ from study.config.judge import Grading as Grading
 from study.config.judge import Judge as Judge
 from study.config.judge import Scorer as Scorer
 from study.config.marks import dataclass_of, field_types, mlflow_param, run_time
+from study.config.programs import Embedder as Embedder
 from study.config.programs import Executor as Executor
 from study.config.programs import Workflow as Workflow
 from study.config.reward import Overlong as Overlong
@@ -299,7 +300,7 @@ class Study:
     """Filled by the sweep from ``shadow``; not for YAML."""
 
 
-Model = Judge | Executor
+Model = Judge | Executor | Embedder
 """What is asked at an endpoint."""
 GROUPS: dict[str, type] = {
     "judge": Judge,

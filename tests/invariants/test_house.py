@@ -53,6 +53,7 @@ MAY_STAND_INSIDE = {
     "datasketch": "start-up: it loads scipy, and only near-duplicates need it",
     **dict.fromkeys(("sacrebleu", "syllapy", "vaderSentiment"), "an extra"),
     "scipy": "start-up: parts of it take a second, which the start of a sweep needs for nothing",
+    "statsmodels": "start-up: half a second more, which lines alone need",
 }
 """Third parties that a function may import for itself, and why."""
 HEAVY_ON_PURPOSE = {

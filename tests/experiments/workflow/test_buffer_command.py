@@ -114,3 +114,13 @@ def test_words_that_do_not_fit(commands, words, said):
     if not words[0].startswith("query="):
         words = [*words, f"query={commands.json('query.json', QUERY)}"]
     assert said in commands.refused("buffer", f"rows={path}", *words)
+
+
+def test_an_embedder_has_an_address_and_a_name(commands):
+    rows = commands.rows("rows.jsonl", [row(1, "Name four apples.")])
+    words = ("buffer", f"rows={rows}", f"query={commands.json('query.json', QUERY)}")
+    assert "name an embedder together" in commands.refused(*words, "url=http://h/v1")
+    assert "name an embedder together" in commands.refused(*words, "model=bag")
+    assert "not a legal address" in commands.refused(*words, "model=bag", "url=h")
+    said = commands.refused(*words, "model=bag", "url=http://h/v1", "api_key_env=NO_SUCH_KEY")
+    assert "NO_SUCH_KEY" in said
