@@ -230,6 +230,8 @@ def _headline(evidence: Evidence, of_arms: Sequence[Finding]) -> str:
                 likely="" if clear else _say("likely"),
                 cannot=_say("not_told" if known else "no_truth"),
             )
+    if all(each.of == "diff" for each in judged):
+        return _say("nothing_beyond", base=evidence.base)
     return _say("nothing" if len(judged) > 1 else "nothing_one", arm=judged[0].arm)
 
 

@@ -101,7 +101,7 @@ def test_the_study_is_one_sentence_about_the_worst_that_is_told(evidence):
     assert "Under b" in said(a=ahead, b=WORSE)
     assert said(a={"truth": 0.3}) == "Under a the answers ended better than under sim-fair."
     assert "no judge is seen" in said(a={}, b={}).lower()
-    assert "Under a the answers are not seen to have become" in said(a={})
+    assert "No judge is seen to have taught better or worse answers than sim-fair" in said(a={})
     changed = "Under a the answers changed; whether for the better is not told from chance."
     assert said(a={"length": 9.0}) == changed
     many = {f"arm{k}": WORSE for k in range(5)}
