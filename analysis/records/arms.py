@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from study.config.identity import flatten, identifying, left_out
 
 NAMELESS = "(no name)"
 """Judge of a cell whose config names none, or cannot be read."""
+CONTAINERS = ("judge.simulated.doses.", "judge.simulated.", "judge.sampling.", "judge.")
+"""Parts of a judge that its arm's name leaves out of a key: ``length=0.15``, ``votes=3``."""
 
 
 def arm_names(configs: Sequence[Mapping[str, Any]], factors: Sequence[str]) -> list[str]:
@@ -47,7 +49,7 @@ def _variants(configs: Sequence[Mapping[str, Any]], part: str, presets: Sequence
     """``, key=value`` of what differs in a part of the config between cells of one preset of it."""
     settings = [
         {
-            key: str(value)
+            key: _shown(value)
             for key, value in identifying(dict(config)).items()
             if key.startswith(f"{part}.") and not key.startswith("correction.parts.")
         }
@@ -56,11 +58,29 @@ def _variants(configs: Sequence[Mapping[str, Any]], part: str, presets: Sequence
     alike: dict[str, list[int]] = defaultdict(list)
     for place, preset in enumerate(presets):
         alike[preset].append(place)
-    suffixes = [""] * len(presets)
+    differing: dict[str, dict[int, str]] = defaultdict(dict)
     for places in alike.values():
-        for key in sorted({key for place in places for key in settings[place]}):
-            values = [settings[place].get(key, str(left_out(key))) for place in places]
+        for key in {key for place in places for key in settings[place]}:
+            values = [settings[place].get(key, _shown(left_out(key))) for place in places]
             if len(set(values)) > 1:
-                for place, value in zip(places, values, strict=True):
-                    suffixes[place] += f", {key.removeprefix('judge.')}={value}"
+                differing[key] |= zip(places, values, strict=True)
+    suffixes = [""] * len(presets)
+    for key, name in _short(sorted(differing)).items():
+        for place, value in differing[key].items():
+            suffixes[place] += f", {name}={value}"
     return suffixes
+
+
+def _shown(value: object) -> str:
+    """A value as it stands in a name: 0 and not 0.0."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _short(keys: Iterable[str]) -> dict[str, str]:
+    """Keys without the parts of a judge that they lie in; whole where two would be one."""
+    short = {}
+    for key in keys:
+        within = next((part for part in CONTAINERS if key.startswith(part)), "")
+        short[key] = key.removeprefix(within)
+    counts = Counter(short.values())
+    return {key: name if counts[name] == 1 else key for key, name in short.items()}

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from analysis.records.arms import arm_names
 from analysis.records.frames import (
     AXES,
     ROLLOUT_COLUMNS,
@@ -376,9 +377,21 @@ def test_two_settings_of_one_judge_are_two_arms(make_study):
         config["judge"]["endpoint"]["url"] = "http://b"
     arms = runs_frame(study).groupby("judge", observed=True)["arm"].unique()
     assert len(arms["sim-fair"]) == 2
-    assert any(arm == "sim-fair, sampling.votes=3" for arm in arms["sim-fair"])
+    assert any(arm == "sim-fair, votes=3" for arm in arms["sim-fair"])
     assert all("url" not in arm for arm in arms["sim-fair"])  # where it runs is no treatment
     assert list(arms["sim-verbose"]) == ["sim-verbose"]
+
+
+def test_an_arm_leaves_out_what_its_settings_lie_in() -> None:
+    doses = [{}, {"length": 0.15}, {"length": 0.0, "words": 1.0}]
+    configs = [{"judge": {"name": "a", "simulated": {"doses": each}}} for each in doses]
+    assert arm_names(configs, ["judge"])[1] == "a, length=0.15, words=(absent)"
+    for config in configs:
+        config["judge"]["sampling"] = {
+            "length": config["judge"]["simulated"]["doses"].get("length")
+        }
+    name = arm_names(configs, ["judge"])[1]
+    assert "judge.sampling.length=0.15" in name and "judge.simulated.doses.length=0.15" in name
 
 
 def test_two_settings_of_one_reward_are_two_arms_where_the_reward_is_a_factor(make_study):
