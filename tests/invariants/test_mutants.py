@@ -2,6 +2,7 @@
 
 import ast
 import subprocess
+import threading
 from collections import Counter
 from itertools import groupby
 from pathlib import Path
@@ -9,12 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.commands import LIMIT_S
 from tests.mutants import __main__ as command
 from tests.mutants.blocks import MARKS, block_of, marked, table
 from tests.mutants.campaign import Campaign
 from tests.mutants.faults import KINDS, PACKAGES, all_faults, drawn, faults_of, planted
 from tests.mutants.tiers import LIST, left_out
-from tests.mutants.trial import trees
+from tests.mutants.trial import Warm, trees
+from tests.waiting import alive, wait_for
 
 TEXT = '''"""A limit: 3."""
 
@@ -218,3 +221,26 @@ def test_a_campaign_finds_what_the_tests_catch(tree, tmp_path):
     assert [place for place, outcome in outcomes.items() if outcome == "timed_out"] == [
         (15, "dropped")  # a loop without an end
     ]
+
+
+def test_a_run_that_never_ends_is_killed_with_whoever_asked_for_it(tmp_path) -> None:
+    (tmp_path / "test_loop.py").write_text(
+        "import os, pathlib\n\ndef test_loop():\n"
+        f"    pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid()))\n"
+        "    while True:\n        pass\n"
+    )
+    warm = Warm([])
+    words = ["test_loop.py", "-p", "no:cacheprovider"]
+    request = {"words": words, "folder": str(tmp_path), "environment": {}}
+    waits = threading.Thread(
+        target=warm.run,
+        args=(request | {"log": str(tmp_path / "log")}, LIMIT_S),
+        daemon=True,
+    )
+    waits.start()
+    wait_for(lambda: (tmp_path / "pid").is_file() and (tmp_path / "pid").read_text())
+    warm._process.stdin.close()  # as where whoever asked has died
+    wait_for(lambda: not alive(int((tmp_path / "pid").read_text())), "the run is killed")
+    waits.join()
+    warm._process.wait()
+    warm._process.stdout.close()

@@ -7,9 +7,12 @@ nothing of a tree, so that each run imports the packages and the tests of its ow
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
+import select
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -23,6 +26,8 @@ LIBRARIES = (
     *("aiohttp", "httpx"),
 )
 """What takes long to import, and starts no thread."""
+LOOK_MS = 50
+"""How often it is looked whether a run has ended, or whoever asked for it."""
 
 
 class Request(TypedDict):
@@ -78,8 +83,21 @@ def serve() -> None:
         if not pid:
             _run(json.loads(line))
         print(json.dumps({"pid": pid}), file=answers, flush=True)
-        _, status = os.waitpid(pid, 0)
+        status = _ended(pid)
         print(json.dumps({"code": os.waitstatus_to_exitcode(status)}), file=answers, flush=True)
+
+
+def _ended(pid: int) -> int:
+    """How a run ended. It is killed where nobody is left to hear that: a fault may never end."""
+    asker = select.poll()
+    asker.register(sys.stdin.fileno(), 0)  # a hang-up is told whatever is asked for
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return status
+        if asker.poll(LOOK_MS):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":
