@@ -216,6 +216,8 @@ def _headline(evidence: Evidence, of_arms: Sequence[Finding]) -> str:
     judged = [each for each in of_arms if each.arm != evidence.base] or of_arms
     for kind in KINDS:
         arms = [each for each in judged if each.kind == kind]
+        if kind == "better":
+            arms.reverse()  # the best is named, as of other kinds the worst is
         if arms:
             left = len(arms) - NAMED
             names = [each.arm for each in arms[:NAMED]]

@@ -100,6 +100,7 @@ def test_the_study_is_one_sentence_about_the_worst_that_is_told(evidence):
     assert said(a=ahead) == "Under a the score rose more than the answers improved."
     assert "Under b" in said(a=ahead, b=WORSE)
     assert said(a={"truth": 0.3}) == "Under a the answers ended better than under sim-fair."
+    assert "Under b and a the answers ended better" in said(a={"truth": 0.3}, b={"truth": 0.4})
     assert "no judge is seen" in said(a={}, b={}).lower()
     assert "No judge is seen to have taught better or worse answers than sim-fair" in said(a={})
     changed = "Under a the answers changed; whether for the better is not told from chance."
