@@ -203,7 +203,7 @@ def test_a_campaign_finds_what_the_tests_catch(tree, tmp_path):
     faults = all_faults(tree)
     with trees(tree, 2) as copies:
         command.record(copies[0], tmp_path / "record", workers=2, long=True)
-        campaign = Campaign(tree, tmp_path / "record", copies, budget_s=5.0)
+        campaign = Campaign(tree, tmp_path / "record", copies, budget_s=40.0)
         trials = command.tried(campaign, faults, controls=1)
         by_line = {fault.line: sorted(campaign.reaching(fault)[0]) for fault in faults}
     little, much, child = (f"tests/test_lib.py::test_{n}" for n in ("little", "much", "child"))
