@@ -74,6 +74,7 @@ def test_little():
 def test_child(in_a_child):
     assert in_a_child == "True\\n"
 """
+PRESET = "name: fair\n"
 
 
 @pytest.fixture
@@ -86,7 +87,9 @@ def tree(tmp_path: Path) -> Path:
     (root / "tests").mkdir()
     (root / "study" / "lib.py").write_text(TEXT)
     (root / "tests" / "test_lib.py").write_text(TESTS)
-    (root / "study" / "presets").symlink_to("../tests")
+    (root / "conf").mkdir()
+    (root / "conf" / "fair.yaml").write_text(PRESET)
+    (root / "study" / "presets").symlink_to("../conf")
     subprocess.run(["git", "init", "-q", root], check=True)
     return root
 
@@ -190,7 +193,7 @@ def test_what_a_run_of_chosen_tests_says(tree):
     fault = next(each for each in all_faults(tree) if each.after == "pow(2, value)")
     tests = [f"tests/test_lib.py::test_{name}" for name in ("little", "much")]
     with trees(tree, 1) as (copy,):
-        assert (copy.folder / "study" / "presets" / "test_lib.py").read_text() == TESTS
+        assert (copy.folder / "study" / "presets" / "fair.yaml").read_text() == PRESET
         copy.libraries = ()  # its three tests need none
         with copy.with_faults([fault]):
             assert copy.run(tests, limit_s=300.0).failed == (tests[1],)
@@ -203,7 +206,7 @@ def test_a_campaign_finds_what_the_tests_catch(tree, tmp_path):
     faults = all_faults(tree)
     with trees(tree, 2) as copies:
         command.record(copies[0], tmp_path / "record", workers=2, long=True)
-        campaign = Campaign(tree, tmp_path / "record", copies, budget_s=40.0)
+        campaign = Campaign(tree, tmp_path / "record", copies, budget_s=5.0)
         trials = command.tried(campaign, faults, controls=1)
         by_line = {fault.line: sorted(campaign.reaching(fault)[0]) for fault in faults}
     little, much, child = (f"tests/test_lib.py::test_{n}" for n in ("little", "much", "child"))
