@@ -140,11 +140,13 @@ def line(x: np.ndarray, y: np.ndarray) -> Line:
         raise ValueError("a line takes three runs and two values of x")
     from statsmodels.regression.linear_model import OLS  # here: what has no line need not load it
 
-    fit = OLS(y, np.column_stack([np.ones(len(x)), x])).fit()
-    intercept, slope = fit.params
-    half = student(len(x) - 2) * fit.bse[1]
+    # in units of its own spread: a column that hardly varies beside 1 would be none to statsmodels
+    centre, size = float(x.mean()), float(x.std())
+    fit = OLS(y, np.column_stack([np.ones(len(x)), (x - centre) / size])).fit()
+    slope, half = float(fit.params[1]) / size, float(student(len(x) - 2) * fit.bse[1]) / size
+    intercept = float(fit.params[0]) - slope * centre
     r2 = float(fit.rsquared) if np.ptp(y) else 0.0
-    return Line(float(intercept), around(float(slope), float(half), len(x), "run"), r2, len(x))
+    return Line(intercept, around(slope, half, len(x), "run"), r2, len(x))
 
 
 def paired_difference(

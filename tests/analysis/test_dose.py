@@ -49,6 +49,10 @@ def test_a_line_by_hand():
     half = stats.t.ppf(0.975, 18) * oracle.stderr
     ends = (oracle.slope, oracle.slope - half, oracle.slope + half)
     assert (fit.slope.value, fit.slope.low, fit.slope.high) == pytest.approx(ends)
+    near = 1 + 1e-9 * DOSES  # a dose that hardly varies is one all the same
+    assert line(near, response).slope.value == pytest.approx(
+        stats.linregress(near, response).slope, rel=1e-4
+    )
     with pytest.raises(ValueError, match="three runs"):
         line(np.array([0.0, 1.0]), np.array([0.0, 1.0]))
 
