@@ -48,7 +48,9 @@ def explained(name: str) -> list[str]:
         return list(of_setting(settings()[name]))
     if name in parts() or name in preset_groups():
         return list(of_part(name))
-    keys = meant(name) or [key for key in settings() if key.rpartition(".")[2] == name]
+    part, _, last = name.rpartition(".")
+    within = [key for key in meant(last) if key.startswith(f"{part}.")] if part else meant(name)
+    keys = within or [key for key in settings() if key.rpartition(".")[2] == name]
     if keys:
         one = explained(keys[0]) if len(keys) == 1 else []
         others = [f"{key}: {_short(key)}" for key in keys] if len(keys) > 1 else []

@@ -60,7 +60,7 @@ def test_a_setting_is_explained_from_the_schema_and_the_presets(capsys) -> None:
     assert "the cell stays the same" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["lr", "--lr", "num-generations", "epochs"])
+@pytest.mark.parametrize("name", ["lr", "--lr", "trainer.lr", "num-generations", "epochs"])
 def test_a_name_of_the_field_is_explained_as_ours(name, capsys) -> None:
     assert main(["help", name]) == 0
     shown = capsys.readouterr().out
