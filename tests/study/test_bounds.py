@@ -244,7 +244,8 @@ def test_what_cannot_change_a_result() -> None:
     )
     judge = {f"judge.{key}" for key in ("price", "serve", "max_unscored_frac")}
     executor = {f"executor.{key}" for key in ("price", "serve", "max_failed_frac")}
-    keys = {f"{role}.endpoint.{key}" for role in ("judge", "executor") for key in endpoint.split()}
+    roles = ("judge", "executor", "workflow.buffer.embedder")
+    keys = {f"{role}.endpoint.{key}" for role in roles for key in endpoint.split()}
     others = "study arm factors runs_dir plan device sandbox shadow tracking store cost sweep"
     others += " trainer.save_steps trainer.keep_steps trainer.vllm.url trainer.vllm.gpu_memory"
     others += " trainer.reference"
