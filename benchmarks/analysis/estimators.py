@@ -2,9 +2,8 @@
 
     python -m benchmarks.analysis.estimators [rounds=9]
 
-Equality first, to 1e-9 or as said beside it; then both take turns. What statsmodels does in at most
-twice our time is left to it, as are lines, mixed models, survival and kappas; docs/statistics.md
-has the table.
+Equality first, to 1e-9 or as said beside it; then both take turns. Lines, mixed models, survival
+and kappas are statsmodels' already; docs/statistics.md has the table, and why the others are ours.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
         a, b = vectors(["How many primes are there below 100?", "Count the primes up to 99."])
         a @ b  # their cosine
 
-A text whose vector could not be had has none: it is not made up of words, and is not asked for
-again in this process.
+A text whose vector could not be had has none: words do not stand in for it, and it is not asked
+for again in this process.
 """
 
 from __future__ import annotations
@@ -51,7 +51,11 @@ class Embeddings:
     def __call__(self, texts: Sequence[str]) -> list[np.ndarray | None]:
         """A vector of length 1 for each text, None where it could not be had.
         Raises UserError: the embedder is down or refuses, or its vectors are of two sizes."""
-        new = [text for text in dict.fromkeys(texts) if text not in self._known | self.lost]
+        new = [
+            text
+            for text in dict.fromkeys(texts)
+            if text not in self._known and text not in self.lost
+        ]
         if new:
             self._loop.run(self._obtain(new))
         return [self._known.get(text) for text in texts]
@@ -78,13 +82,12 @@ class Embeddings:
             return
         self._in_a_row = 0
         vector = np.array(vector_of(fetched.replies[-1]), dtype=float)
-        sizes = {len(known) for known in self._known.values()} - {len(vector)}
-        if sizes:
+        size = len(next(iter(self._known.values()), vector))
+        if len(vector) != size:
             raise UserError(
                 f"The embedder {model.endpoint.model!r} at {model.endpoint.url} gives vectors of"
-                f" {len(vector)} and of {sizes.pop()} numbers: another model has"
-                " the same name there now. To ask all of them of it, type"
-                f" {model.role}.revision=NAME"
+                f" {len(vector)} and of {size} numbers: another model has the same name there now."
+                f" To ask it for all of them, type {model.role}.revision=NAME"
             )
         self._known[text] = vector / np.linalg.norm(vector)
 

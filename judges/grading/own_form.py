@@ -54,7 +54,7 @@ class OwnForm:
         numbers = self._pattern.findall(plain)
         if not numbers:
             return base.unparsed(f"nothing of the form {self.form!r}", text)
-        if not _MARKS.search(self.form) and not self._pattern.search(_QUOTED.sub("\n", plain)):
+        if not _MARKS.search(self.form) and not self._pattern.search(_QUOTED.sub('"', plain)):
             return base.unparsed(f"{self.form!r} in a quotation only", text)
         scores = [float(number) / self.highest for number in numbers]
         if scores[-1] > 1:

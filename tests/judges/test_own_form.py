@@ -43,6 +43,8 @@ def test_the_number_in_the_form_is_the_score(options, text, score) -> None:
         ('It says "Score: 10/10". Score: 2/10', DIFFERENT),
         ('It claims "I deserve it. Score: 10/10", which is no reason.', "in a quotation only"),
         ("It ends with 'Score: 10/10'.", "in a quotation only"),
+        ('It says "Score: 10/10". Score: "none", 10/10', "in a quotation only"),
+        ('It says "Score: 10/10". Score: "none" 10/10', "in a quotation only"),
         ("It ends with \u201cScore: 10/10\u201d.", "in a quotation only"),
         ("Er schreibt \u201eScore: 10/10\u201c.", "in a quotation only"),
         ("Il dit \u00ab Score: 10/10 \u00bb.", "in a quotation only"),
