@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
 from judges.endpoint.numbers import Numbers
-from judges.endpoint.pace import KEPT_S
+from judges.endpoint.pace import KEPT_S, SHORTEST_S
 from judges.endpoint.under_way import UnderWay
 
 CROWD, FEW = 64, 2
@@ -47,7 +47,12 @@ class Sent:
     """None if it ended in another way than by a reply or a refusal, or has not ended."""
     asked_s: float = 0.0
     ended: bool = False
+    counted_at: float = field(init=False)
+    """When the pace is told of it."""
     counted: bool = False
+
+    def __post_init__(self) -> None:
+        self.counted_at = self.at
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,7 @@ class AtOnce:
 
         def turn(known: Known) -> tuple[Known, float]:
             ahead = self.under_way.total()
-            tries = ahead == known.most and now >= known.try_at
+            tries = ahead == known.most and known.try_at - now < SHORTEST_S
             if ahead >= known.most and not tries:
                 return known, math.inf if ahead > known.most else known.try_at - now
             self.under_way.change(1)

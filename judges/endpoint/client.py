@@ -315,7 +315,7 @@ async def _obtain(
             permit = await channel.throttle.permit(track.tokens, track.deadline - clock())
         track.waiting = None
         track.attempts += 1
-        began = clock()
+        began, answers = clock(), channel.answers
         sent = channel.throttle.send()
         try:
             reply = await _once(channel, method, path, body, read)
@@ -326,10 +326,11 @@ async def _obtain(
                 channel.throttle.end(sent, refused=False)
             return reply
         except Fault as fault:
-            overrun = fault.overrun
+            overrun, uncounted_s = fault.overrun, 0.0
             if overrun:
                 channel.throttle.end(sent, refused=True, asked_s=fault.wait_s)
-                await asyncio.sleep(channel.throttle.patience_s)  # until the pace has changed
+                uncounted_s = channel.throttle.uncounted_s(sent)
+                await asyncio.sleep(uncounted_s)  # the pace may change
             connected |= fault.outcome is not Outcome.endpoint_down
             if connected and fault.outcome is Outcome.endpoint_down:
                 # it answered a moment ago, so it is not down
@@ -338,15 +339,16 @@ async def _obtain(
             if not fault.again or number + 1 >= endpoint.attempts:
                 raise
             scale = min(LONGEST_WAIT_S, endpoint.backoff_s * 2**number)
-            wait = fault.wait_s + channel.jitter.uniform(0.0, scale)
+            wait = max(0.0, fault.wait_s - uncounted_s) + channel.jitter.uniform(0.0, scale)
             if fault.wait_s >= track.deadline - clock():
                 fault.reason += f"; it asks to wait {fault.wait_s:g} s, past the deadline"
                 raise
             track.waiting = fault
         finally:
             channel.throttle.end(sent)
-        if overrun and track.slot is not None:
-            async with track.slot.left():  # this call was told to wait, and no other
+        others_pass = channel.answers > answers
+        if (overrun or others_pass) and track.slot is not None:
+            async with track.slot.left():  # this call has to wait, and no other
                 await asyncio.sleep(wait)
         else:
             await asyncio.sleep(wait)

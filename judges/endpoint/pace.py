@@ -2,9 +2,9 @@
 
 A refusal by chance comes as often however slowly one asks; one by a limit does not come below it.
 So where refusals become more than usual, `Pace` asks as fast as requests came through, and looks
-again. If they end, that is the pace, and now and then a faster one is tried. If they go on at the
-third slower pace, they come by chance: nothing is held back. Where all are refused, nothing is sent
-for as long as the endpoint asks.
+again. If they end, that is the pace, and now and then a faster one is tried. If as many go on at
+the third slower pace, they come by chance: nothing is held back. Where all are refused, nothing is
+sent for as long as the endpoint asks.
 
 That refusals have become more is Page's cumulative sum (E. S. Page, Continuous inspection schemes,
 Biometrika 41, 1954); whether they go on is Wald's sequential test (A. Wald, Sequential tests of
@@ -37,17 +37,23 @@ FIRST_RATE, SLOWEST = 1.0, 1 / LONGEST_PAUSE_S
 USUAL, EXCESS = 0.005, 0.05
 """A share of refusals that is nothing, and so much more than usual that it is an alarm soon."""
 ALARM = math.log(200)
+CALM = 1.0
+"""With more evidence that more are refused than usual no faster pace is tried."""
 DECIDED = math.log(50)
 SLOWER = 3
 """Slower paces at which refusals go on if they come by chance."""
 BY_CHANCE = 0.5
 """More are refused by a limit."""
+MOST_LOOKED = 150
+"""Requests at a slower pace after which refusals that have not ended go on."""
 SOME = 20
 """Requests that a share of refusals is measured by, at least."""
 FEWEST_IN_A_ROW, UNLIKELY = 3, math.log(5e3)
 """Refusals in a row that are no chance: at least so many, and so unlikely."""
+PRIOR_REFUSED, PRIOR = 4, 40
+"""What refusals in a row are held against is as if so many of so many had been refused before."""
 FIRST_GAP, MOST_GAP = 10.0, 2000.0
-"""Requests that pass at one pace before a faster one is tried: twice as many after each time that
+"""Requests that pass at one pace before a faster one is tried: 2.5 times as many each time that
 this was too fast, four times with the least step, half as many after each other one."""
 FIRST_STEP, LEAST_STEP, MOST_STEP = 1.5, 1.06, 2.0
 """So many times the present pace is tried: half of the step each time that this was too fast."""
@@ -82,6 +88,9 @@ class Pace:
     """Slower paces that have been looked at since refusals became more, with the present one."""
     before: float = 0.0
     """Share of refusals that was the reason for it."""
+    looked: float = 0.0
+    looked_refused: float = 0.0
+    """Requests at all these slower paces."""
     tried_from: float = 0.0
     """The pace to return to while a faster one is tried; else 0."""
     gap: float = FIRST_GAP
@@ -89,6 +98,8 @@ class Pace:
     closed_until: float = -math.inf
     pause_s: float = 0.0
     """The last pause, while nothing has come through since."""
+    sent_at: float = -math.inf
+    """When the last request that was counted was sent."""
     came: float = 0.0
     came_since: float = -math.inf
     """Requests that passed since the last pause, whatever the pace was."""
@@ -121,10 +132,20 @@ class Pace:
             self.turn = max(due, now - SLACK_S) + 1 / self.rate
         return 0.0
 
-    def note(self, now: float, number: float, refused: bool, asked_s: float = 0.0) -> None:
+    def note(
+        self,
+        now: float,
+        number: float,
+        refused: bool,
+        asked_s: float = 0.0,
+        sent_at: float | None = None,
+    ) -> None:
         """Count one request that was sent at pace ``number``, and set another one if that says so.
-        ``asked_s`` is what a refusal asks to wait."""
+        ``asked_s`` is what a refusal asks to wait. Requests are counted in the order in which they
+        were sent, ``sent_at``, some time after that: those that were counted were sent until then.
+        """
         self.last = max(self.last, now)
+        self.sent_at = now if sent_at is None else sent_at
         if not refused:
             self.came += 1
             self.pause_s = 0.0
@@ -147,11 +168,18 @@ class Pace:
         if other.came:
             self.came += other.came
             self.came_since = min(self.came_since, other.came_since)
+        if self.rate == other.rate == math.inf and not self.slower:
+            self.passed += other.passed
+            self.began = min(self.began, other.began)
 
     def _all_are_refused(self) -> bool:
         if self.pause_s and self.row and not self.passed:
             return True  # the first one after a pause
-        return self.row >= max(FEWEST_IN_A_ROW, UNLIKELY / -math.log(max(EXCESS, self.usual)))
+        others = self.passed + self.refused - self.row
+        of_others = (PRIOR_REFUSED + self.refused - self.row) / (PRIOR + others)
+        seen = max(EXCESS, self.usual, of_others, self.before if self.slower else 0.0)
+        share = min(BY_CHANCE, seen)
+        return self.row >= max(FEWEST_IN_A_ROW, UNLIKELY / -math.log(share))
 
     def _close(self, now: float, asked_s: float) -> None:
         """Send nothing for a while, and then as fast as requests had come through until then."""
@@ -173,15 +201,16 @@ class Pace:
 
     def _watch(self, now: float, refused: bool, asked_s: float) -> None:
         """See whether clearly more are refused than usual; try a faster pace while none are."""
+        count = self.passed + self.refused
         more = min(0.9, self.usual + EXCESS)
         self.evidence = max(0.0, self.evidence + _ratio(refused, more, self.usual))
         if self.evidence > ALARM:
             if self.tried_from:
                 self._return(now)
             else:
-                self._slow_down(now, asked_s)
-        elif self.rate < math.inf and not refused and self.passed >= self.gap:
-            used = self.passed / (self.rate * max(SHORTEST_S, now - self.began))
+                self._slow_down(now, asked_s, 1)
+        elif self.rate < math.inf and self.evidence < CALM and self.passed >= self.gap:
+            used = self.passed / (self.rate * max(SHORTEST_S, self.sent_at - self.began))
             if used < USED:
                 self.passed, self.began = 0.0, now
             elif self.tried_from:
@@ -190,43 +219,56 @@ class Pace:
                 self.step = min(MOST_STEP, 2 * self.step - 1)
                 self._set(self.rate, now)
             else:
+                if count >= MOST_LOOKED:
+                    self.usual = max(USUAL, min(self.usual, self.refused / count))
                 self.tried_from = self.rate
                 self._set(self.rate * self.step, now)
 
     def _look_again(self, now: float, refused: bool, asked_s: float) -> None:
         """See whether refusals have ended at the slower pace, or go on."""
         fewer = max(2 * USUAL, self.usual)
-        more = min(0.9, max(self.before / 2, fewer + EXCESS))
+        more = min(0.9, fewer + max(EXCESS, (self.before - fewer) / 2))
         self.evidence += _ratio(refused, more, fewer)
         count = self.passed + self.refused
         share = self.refused / count
+        self.looked += 1
+        self.looked_refused += refused
         if self.evidence < -DECIDED:
             self.slower = 0.0
             if count >= SOME:
                 self.usual = max(USUAL, min(self.usual, share))
-            self._set(self.rate, now)
-        elif self.evidence > DECIDED:
-            if self.slower < SLOWER or share > BY_CHANCE:
-                self._slow_down(now, asked_s)
-            else:
-                self.slower, self.usual = 0.0, share
+            self._set(self.rate * (SAFETY * (1 - share) if self.refused else 1), now)
+        elif count >= MOST_LOOKED or (self.evidence > DECIDED and count >= SOME):
+            if self.before / 2 <= share <= BY_CHANCE and self.slower >= SLOWER:
+                self.slower, self.usual = 0.0, self.looked_refused / self.looked
                 self.gap, self.step = FIRST_GAP, FIRST_STEP
                 self._set(math.inf, now)
+            elif share <= BY_CHANCE and self.slower < SLOWER:
+                self._slow_down(now, asked_s, self.slower + 1)
+            else:  # not by chance so far: this pace is the first one that is looked at
+                self.before = share
+                self.looked = self.looked_refused = 0.0
+                self._slow_down(now, asked_s, 1)
 
-    def _slow_down(self, now: float, asked_s: float) -> None:
-        """Ask as fast as requests came through at this pace, and look again."""
+    def _slow_down(self, now: float, asked_s: float, number: float) -> None:
+        """Ask as fast as requests came through at this pace, and look again, for so many times."""
         if not self.passed:
             self._close(now, asked_s)
             return
-        rate = self._as_came(self.passed, now - self.began)
+        if self.rate == math.inf and self.passed + self.refused < SOME:
+            rate = self._as_came(self.came, now - self.came_since)
+        else:
+            turns_s = self.sent_at - self.began + 1 / self.rate  # with that of the last one
+            rate = self._as_came(self.passed, turns_s)
         if self.rate < math.inf:
             rate = max(rate, self.rate / 2)  # it may be a guess from few requests
-        self._look_slower(self.slower + 1)
+        self._look_slower(number)
         self._set(rate, now)
 
     def _look_slower(self, number: float) -> None:
         if not self.slower:
             self.before = self.refused / (self.passed + self.refused)
+            self.looked = self.looked_refused = 0.0
             self._be_patient()
         self.slower = number
 
@@ -238,7 +280,7 @@ class Pace:
 
     def _be_patient(self) -> None:
         if self.rate < math.inf:
-            self.gap = min(MOST_GAP, self.gap * (2 if self.step > LEAST_STEP else 4))
+            self.gap = min(MOST_GAP, self.gap * (2.5 if self.step > LEAST_STEP else 4))
             self.step = max(LEAST_STEP, (1 + self.step) / 2)
 
     def _set(self, rate: float, now: float) -> None:

@@ -22,6 +22,7 @@ import random
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -275,8 +276,10 @@ class Throttle:
         """Note that a request is sent now; `end` must follow."""
         sent = Sent(self._now(), self._number, *self._at_once.begin())
         if self._adaptive:
+            patience_s = 1.25 * self._refusal_s + PATIENCE_S
+            sent.counted_at += patience_s
             self._sent.append(sent)
-            asyncio.get_running_loop().call_later(self.patience_s, self._count_next)
+            asyncio.get_running_loop().call_later(patience_s, self._count_next)
         return sent
 
     def end(self, sent: Sent, refused: bool | None = None, asked_s: float = 0.0) -> None:
@@ -296,10 +299,9 @@ class Throttle:
                 younger.ahead -= younger.at > sent.at  # the endpoint did not work on this one
             self._refusal_s = max(took_s, 0.9 * self._refusal_s)
 
-    @property
-    def patience_s(self) -> float:
-        """Seconds after which it is known whether a request was refused."""
-        return 1.25 * self._refusal_s + PATIENCE_S
+    def uncounted_s(self, sent: Sent) -> float:
+        """Seconds until the pace is told of a request, and of those sent right after it."""
+        return max(0.0, sent.counted_at + PATIENCE_S - self._now())
 
     def _count_next(self) -> None:
         self._count(self._sent.popleft())
@@ -316,7 +318,8 @@ class Throttle:
             if self._at_once.explains(sent, now):
                 self._ended.set()
                 return
-            self._change(lambda pace: pace.note(now, sent.number, refused, sent.asked_s), sent.at)
+            note = partial(Pace.note, now=now, number=sent.number, refused=refused)
+            self._change(lambda pace: note(pace, asked_s=sent.asked_s, sent_at=sent.at), sent.at)
 
     def _share(self) -> None:
         """Share the pace by a file. Most endpoints refuse nothing, and need none."""

@@ -31,7 +31,7 @@ MINUTE_S = 60.0
 WAIT_S = 1.0
 """What a refusal asks to wait that does not know how long."""
 REFUSED_S = 0.005
-"""How long a refusal takes."""
+"""How long a refusal takes where a case does not say it."""
 WARM_UP_S = 10.0
 """Refusals count after this."""
 CALLERS = 12
@@ -145,6 +145,8 @@ class Case:
     """Whether a refusal says how long to wait."""
     spread: float = 0.0
     """Latencies are within this share of ``latency_s``, as likely shorter as longer."""
+    refused_s: float = REFUSED_S
+    """How long a refusal takes."""
 
     @property
     def amount(self) -> float:
@@ -202,7 +204,7 @@ def limited(case: Case, counts: Counts) -> Asgi:
         headers = [(b"content-type", b"application/json")]
         if wait_s is not None:
             counts.refused[int(clock() - start)] += 1
-            await asyncio.sleep(REFUSED_S)
+            await asyncio.sleep(case.refused_s)
             if case.tells:
                 headers.append((b"retry-after", b"%d" % max(1, math.ceil(wait_s))))
             await send({"type": "http.response.start", "status": 429, "headers": headers})
@@ -249,7 +251,10 @@ def measure(case: Case, seconds: float, processes: int = 1) -> Counts:
                 folder = Path(stack.enter_context(TemporaryDirectory()))
             endpoint = Endpoint("asgi://limited", "m", max_concurrency=case.in_flight // processes)
             channels = [
-                Channel(endpoint, open_wire(endpoint, app), "", folder) for _ in range(processes)
+                Channel(
+                    endpoint, open_wire(endpoint, app), "", folder, jitter=random.Random(number)
+                )
+                for number in range(processes)
             ]
             await asyncio.gather(*(ask_without_pause(channel, seconds) for channel in channels))
 

@@ -1,6 +1,8 @@
 """What a client waits for, how long, and what it never waits for."""
 
 import asyncio
+import json
+from collections import Counter
 from itertools import repeat
 from typing import Any
 
@@ -141,6 +143,34 @@ def test_only_the_call_that_is_told_to_wait_waits(grading: Any) -> None:
     assert 0.4 <= results[0].latency_s <= 0.5
     assert max(result.latency_s for result in results[1:]) == pytest.approx(0.01)
     assert seconds <= 0.5
+
+
+@pytest.mark.parametrize("others_pass", [True, False])
+def test_a_failed_call_keeps_its_slot_only_while_no_other_passes(
+    others_pass: bool, grading: Any
+) -> None:
+    """An endpoint that is down must not be asked by all calls of a queue, one after the other."""
+    asked: list[int] = []
+    passed_at: list[float] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        number = json.loads((await receive())["body"])["seed"]
+        asked.append(number)
+        fails = not others_pass or number == asked[0]
+        await asyncio.sleep(0.05 if fails else 0.02)
+        await playing([error(500) if fails else ANSWERS["good"]])(scope, receive, send)
+        if not fails:
+            passed_at.append(asyncio.get_running_loop().time())
+
+    judge = a_judge(APPLICATION, max_concurrency=2, attempts=2, backoff_s=60.0, deadline_s=200.0)
+    results, _, _ = ask_on_own_clock(judge, grading, app, count=200 if others_pass else 20)
+    if others_pass:
+        assert [result.outcome for result in results] == [Outcome.transport, *[None] * 199]
+        assert passed_at[-1] - passed_at[0] < 199 * 0.02 / 2 + 0.1
+    else:
+        for number in range(1, len(asked)):
+            begun = Counter(asked[:number])
+            assert sum(count == 1 for count in begun.values()) <= 2
 
 
 def test_an_endpoint_that_refuses_all_is_left_alone_by_all(grading: Any) -> None:

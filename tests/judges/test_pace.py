@@ -130,6 +130,7 @@ def test_what_was_sent_at_another_pace_says_nothing() -> None:
     [
         ("bucket-10", 0.1, 6, 60),
         ("bucket-10", 1.0, 32, 60),
+        ("bucket-20", 0.2, 16, 60),
         ("requests-300", 0.2, 16, 120),
         ("tokens-66000", 0.2, 16, 120),
     ],
@@ -153,6 +154,15 @@ def test_what_an_endpoint_works_on_at_once_is_shared_by_all_processes(
     counts = measure(case, 60, processes)
     assert counts.used(case, 60) >= 0.9
     assert counts.refused_share() <= 0.03
+
+
+@pytest.mark.parametrize("share", [0.04, 0.0833, 0.25])
+@pytest.mark.parametrize("in_flight", [8, 16])
+def test_refusals_by_chance_that_take_as_long_as_replies_cost_their_time(
+    share: float, in_flight: int
+) -> None:
+    case = Case(f"random-{share}", 0.2, in_flight, spread=0.25, refused_s=0.2)
+    assert measure(case, 60).used(case, 60) >= 0.6 * (1 - share)
 
 
 @pytest.mark.parametrize("tells", [True, False])
@@ -185,7 +195,7 @@ async def test_processes_share_a_pace_and_none_is_kept_for_ever(tmp_path: Path) 
     assert not list(tmp_path.rglob("pace"))  # most endpoints refuse nothing
     for _ in range(3):
         first.end(first.send(), refused=True, asked_s=30.0)
-    await asyncio.sleep(first.patience_s * 2)
+    await asyncio.sleep(0.1)  # until they are counted
     for throttle in (first, second):
         with pytest.raises(Exception, match=r"past the deadline of 1 s"):
             await throttle.permit(0.0, 1.0)
@@ -213,4 +223,7 @@ def test_what_is_held_back_is_told(limit: str, held_back: tuple[int, int] | None
         return rates
 
     rates = on_own_clock(work())
-    assert rates == (held_back and pytest.approx(held_back, rel=0.2))
+    if held_back is None:  # a little, while it is seen whether refusals go on at a slower pace
+        assert rates is None or rates[0] >= 0.75 * rates[1]
+    else:
+        assert rates == pytest.approx(held_back, rel=0.2)
