@@ -55,7 +55,7 @@ def shifts(study):
 
 
 def name_of(arm):
-    names = {"sim-fair": FAIR, "length=0.0": FAIR, "sim-verbose": VERBOSE, "length=0.3": VERBOSE}
+    names = {"sim-fair": FAIR, "length=0": FAIR, "sim-verbose": VERBOSE, "length=0.3": VERBOSE}
     return next((name for end, name in names.items() if arm.endswith(end)), arm)
 
 
