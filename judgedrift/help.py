@@ -50,7 +50,7 @@ def explained(name: str) -> list[str]:
         return list(of_part(name))
     part, _, last = name.rpartition(".")
     within = [key for key in meant(last) if key.startswith(f"{part}.")] if part else meant(name)
-    keys = within or [key for key in settings() if key.rpartition(".")[2] == name]
+    keys = within or [key for key in (*settings(), *parts()) if key.rpartition(".")[2] == name]
     if keys:
         one = explained(keys[0]) if len(keys) == 1 else []
         others = [f"{key}: {_short(key)}" for key in keys] if len(keys) > 1 else []

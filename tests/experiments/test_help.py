@@ -67,6 +67,14 @@ def test_a_name_of_the_field_is_explained_as_ours(name, capsys) -> None:
     assert shown.count("\n  default  ") == 1 and " here." in shown.splitlines()[0]
 
 
+def test_a_part_is_found_by_its_last_word(capsys) -> None:
+    assert main(["help", "grading"]) == 0
+    first, _, second, *_ = capsys.readouterr().out.splitlines()
+    assert first == "grading is judge.grading here." and second.startswith("judge.grading: What is")
+    assert main(["help", "simulated"]) == 0
+    assert "judge.simulated or executor.simulated here." in capsys.readouterr().out
+
+
 def test_every_other_name_leads_to_what_there_is() -> None:
     there = {*settings(), *preset_groups()}
     wrong = {name for name, ours in FIELD_NAMES.items() if not {*ours} <= there}
