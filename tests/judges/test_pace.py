@@ -156,13 +156,13 @@ def test_what_an_endpoint_works_on_at_once_is_shared_by_all_processes(
     assert counts.refused_share() <= 0.03
 
 
-@pytest.mark.parametrize("share", [0.04, 0.0833, 0.25])
-@pytest.mark.parametrize("in_flight", [8, 16])
+@pytest.mark.parametrize("share", [0.04, 0.25])
+@pytest.mark.parametrize("processes", [1, 2])
 def test_refusals_by_chance_that_take_as_long_as_replies_cost_their_time(
-    share: float, in_flight: int
+    share: float, processes: int
 ) -> None:
-    case = Case(f"random-{share}", 0.2, in_flight, spread=0.25, refused_s=0.2)
-    assert measure(case, 60).used(case, 60) >= 0.6 * (1 - share)
+    case = Case(f"random-{share}", 0.2, 8, spread=0.25, refused_s=0.2)
+    assert measure(case, 30, processes).used(case, 30) >= 0.6 * (1 - share)
 
 
 @pytest.mark.parametrize("tells", [True, False])
