@@ -174,13 +174,13 @@ HOUR_S = 3_600.0
     "content",
     [
         struct.pack("<2d", time.time() + HOUR_S, time.time() + HOUR_S),  # as it once was
-        struct.pack("<32s2d", host.boot().encode(), host.now() + HOUR_S, host.now() + HOUR_S),
+        struct.pack("<32s2d", host.boot().encode(), *2 * [host.now() + 100 * HOUR_S]),
         struct.pack("<32s2d", b"0" * 31 + b"x", host.now() + 100, host.now() + 100),
         struct.pack("<32s2d", host.boot().encode(), float("nan"), float("inf")),
         b"\xff" * 48,
         b"",
     ],
-    ids=["as it once was", "an hour ahead", "of another boot", "no number", "no text", "empty"],
+    ids=["as it once was", "hours ahead", "of another boot", "no number", "no text", "empty"],
 )
 async def test_a_rate_file_from_the_future_holds_nobody_up(content: bytes, tmp_path: Path) -> None:
     endpoint = Endpoint(url="http://a/v1", requests_per_min=6_000.0, tokens_per_min=1e6)
