@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -47,12 +47,9 @@ class Sent:
     """None if it ended in another way than by a reply or a refusal, or has not ended."""
     asked_s: float = 0.0
     ended: bool = False
-    counted_at: float = field(init=False)
-    """When the pace is told of it."""
+    counted_at: float = -math.inf
+    """When the pace is told of it, if it is."""
     counted: bool = False
-
-    def __post_init__(self) -> None:
-        self.counted_at = self.at
 
 
 @dataclass(frozen=True)

@@ -339,8 +339,9 @@ async def _obtain(
             if not fault.again or number + 1 >= endpoint.attempts:
                 raise
             scale = min(LONGEST_WAIT_S, endpoint.backoff_s * 2**number)
-            wait = max(0.0, fault.wait_s - uncounted_s) + channel.jitter.uniform(0.0, scale)
-            if fault.wait_s >= track.deadline - clock():
+            left_s = max(0.0, fault.wait_s - uncounted_s)
+            wait = left_s + channel.jitter.uniform(0.0, scale)
+            if left_s >= track.deadline - clock():
                 fault.reason += f"; it asks to wait {fault.wait_s:g} s, past the deadline"
                 raise
             track.waiting = fault

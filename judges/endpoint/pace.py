@@ -36,7 +36,8 @@ FIRST_RATE, SLOWEST = 1.0, 1 / LONGEST_PAUSE_S
 """Requests a second where none came through."""
 USUAL, EXCESS = 0.005, 0.05
 """A share of refusals that is nothing, and so much more than usual that it is an alarm soon."""
-ALARM = math.log(200)
+ALARM, SURER = math.log(200), 2
+"""Evidence that more are refused; so many times as much where some are refused by chance."""
 CALM = 1.0
 """With more evidence that more are refused than usual no faster pace is tried."""
 DECIDED = math.log(50)
@@ -98,11 +99,14 @@ class Pace:
     closed_until: float = -math.inf
     pause_s: float = 0.0
     """The last pause, while nothing has come through since."""
-    sent_at: float = -math.inf
-    """When the last request that was counted was sent."""
     came: float = 0.0
     came_since: float = -math.inf
     """Requests that passed since the last pause, whatever the pace was."""
+
+    @property
+    def count(self) -> float:
+        """Requests at the present pace."""
+        return self.passed + self.refused
 
     @classmethod
     def beginning(cls, now: float) -> Pace:
@@ -145,7 +149,6 @@ class Pace:
         were sent, ``sent_at``, some time after that: those that were counted were sent until then.
         """
         self.last = max(self.last, now)
-        self.sent_at = now if sent_at is None else sent_at
         if not refused:
             self.came += 1
             self.pause_s = 0.0
@@ -156,12 +159,14 @@ class Pace:
         self.passed += not refused
         self.refused += refused
         self.row = self.row + 1 if refused else 0.0
+        last_sent_at = now if sent_at is None else sent_at
+        turns_s = last_sent_at - self.began + 1 / self.rate  # with the turn of the last one
         if self._all_are_refused():
             self._close(now, asked_s)
         elif self.slower:
-            self._look_again(now, refused, asked_s)
+            self._look_again(now, refused, asked_s, turns_s)
         else:
-            self._watch(now, refused, asked_s)
+            self._watch(now, refused, asked_s, turns_s)
 
     def add(self, other: Pace) -> None:
         """Count what came through before the numbers were shared."""
@@ -175,7 +180,7 @@ class Pace:
     def _all_are_refused(self) -> bool:
         if self.pause_s and self.row and not self.passed:
             return True  # the first one after a pause
-        others = self.passed + self.refused - self.row
+        others = self.count - self.row
         of_others = (PRIOR_REFUSED + self.refused - self.row) / (PRIOR + others)
         seen = max(EXCESS, self.usual, of_others, self.before if self.slower else 0.0)
         share = min(BY_CHANCE, seen)
@@ -188,7 +193,7 @@ class Pace:
             pause_s = max(pause_s, min(2 * self.pause_s, LONGEST_BACKOFF_S))
         self.pause_s = min(pause_s, LONGEST_PAUSE_S)
         self.closed_until = now + self.pause_s
-        share = self.refused / (self.passed + self.refused)
+        share = self.refused / self.count
         if self.tried_from:
             self.came, self.came_since = 0.0, self.closed_until
             self._return(self.closed_until)
@@ -199,19 +204,18 @@ class Pace:
             self._look_slower(1)
             self._set(self.rate, self.closed_until)
 
-    def _watch(self, now: float, refused: bool, asked_s: float) -> None:
+    def _watch(self, now: float, refused: bool, asked_s: float, turns_s: float) -> None:
         """See whether clearly more are refused than usual; try a faster pace while none are."""
-        count = self.passed + self.refused
         more = min(0.9, self.usual + EXCESS)
         self.evidence = max(0.0, self.evidence + _ratio(refused, more, self.usual))
-        if self.evidence > ALARM:
+        known = self.usual > 2 * USUAL and not self.tried_from
+        if self.evidence > (SURER if known else 1) * ALARM:
             if self.tried_from:
                 self._return(now)
             else:
-                self._slow_down(now, asked_s, 1)
+                self._slow_down(now, asked_s, turns_s, 1)
         elif self.rate < math.inf and self.evidence < CALM and self.passed >= self.gap:
-            used = self.passed / (self.rate * max(SHORTEST_S, self.sent_at - self.began))
-            if used < USED:
+            if self.passed < USED * self.rate * turns_s:
                 self.passed, self.began = 0.0, now
             elif self.tried_from:
                 self.tried_from = 0.0
@@ -219,46 +223,44 @@ class Pace:
                 self.step = min(MOST_STEP, 2 * self.step - 1)
                 self._set(self.rate, now)
             else:
-                if count >= MOST_LOOKED:
-                    self.usual = max(USUAL, min(self.usual, self.refused / count))
+                if self.count >= MOST_LOOKED:
+                    self.usual = max(USUAL, min(self.usual, self.refused / self.count))
                 self.tried_from = self.rate
                 self._set(self.rate * self.step, now)
 
-    def _look_again(self, now: float, refused: bool, asked_s: float) -> None:
+    def _look_again(self, now: float, refused: bool, asked_s: float, turns_s: float) -> None:
         """See whether refusals have ended at the slower pace, or go on."""
         fewer = max(2 * USUAL, self.usual)
         more = min(0.9, fewer + max(EXCESS, (self.before - fewer) / 2))
         self.evidence += _ratio(refused, more, fewer)
-        count = self.passed + self.refused
-        share = self.refused / count
+        share = self.refused / self.count
         self.looked += 1
         self.looked_refused += refused
         if self.evidence < -DECIDED:
             self.slower = 0.0
-            if count >= SOME:
+            if self.count >= SOME:
                 self.usual = max(USUAL, min(self.usual, share))
             self._set(self.rate * (SAFETY * (1 - share) if self.refused else 1), now)
-        elif count >= MOST_LOOKED or (self.evidence > DECIDED and count >= SOME):
-            if self.before / 2 <= share <= BY_CHANCE and self.slower >= SLOWER:
-                self.slower, self.usual = 0.0, self.looked_refused / self.looked
+        elif self.count >= (SOME if self.evidence > DECIDED else MOST_LOOKED):
+            at_all = self.looked_refused / self.looked
+            if at_all / 2 <= share <= BY_CHANCE and self.slower >= SLOWER:
+                self.slower, self.usual = 0.0, at_all
                 self.gap, self.step = FIRST_GAP, FIRST_STEP
                 self._set(math.inf, now)
             elif share <= BY_CHANCE and self.slower < SLOWER:
-                self._slow_down(now, asked_s, self.slower + 1)
-            else:  # not by chance so far: this pace is the first one that is looked at
-                self.before = share
-                self.looked = self.looked_refused = 0.0
-                self._slow_down(now, asked_s, 1)
+                self._slow_down(now, asked_s, turns_s, self.slower + 1)
+            else:  # not by chance so far: the next one is the first that is looked at
+                self._slow_down(now, asked_s, turns_s, 1)
 
-    def _slow_down(self, now: float, asked_s: float, number: float) -> None:
-        """Ask as fast as requests came through at this pace, and look again, for so many times."""
+    def _slow_down(self, now: float, asked_s: float, turns_s: float, number: float) -> None:
+        """Ask as fast as requests came through at this pace in ``turns_s``; that is the slower pace
+        of such a ``number`` that is looked at."""
         if not self.passed:
             self._close(now, asked_s)
             return
-        if self.rate == math.inf and self.passed + self.refused < SOME:
+        if self.rate == math.inf and self.count < SOME:
             rate = self._as_came(self.came, now - self.came_since)
         else:
-            turns_s = self.sent_at - self.began + 1 / self.rate  # with that of the last one
             rate = self._as_came(self.passed, turns_s)
         if self.rate < math.inf:
             rate = max(rate, self.rate / 2)  # it may be a guess from few requests
@@ -266,9 +268,10 @@ class Pace:
         self._set(rate, now)
 
     def _look_slower(self, number: float) -> None:
-        if not self.slower:
-            self.before = self.refused / (self.passed + self.refused)
+        if number == 1:
+            self.before = self.refused / self.count
             self.looked = self.looked_refused = 0.0
+        if not self.slower:
             self._be_patient()
         self.slower = number
 

@@ -22,7 +22,6 @@ import random
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -277,7 +276,7 @@ class Throttle:
         sent = Sent(self._now(), self._number, *self._at_once.begin())
         if self._adaptive:
             patience_s = 1.25 * self._refusal_s + PATIENCE_S
-            sent.counted_at += patience_s
+            sent.counted_at = sent.at + patience_s
             self._sent.append(sent)
             asyncio.get_running_loop().call_later(patience_s, self._count_next)
         return sent
@@ -318,8 +317,9 @@ class Throttle:
             if self._at_once.explains(sent, now):
                 self._ended.set()
                 return
-            note = partial(Pace.note, now=now, number=sent.number, refused=refused)
-            self._change(lambda pace: note(pace, asked_s=sent.asked_s, sent_at=sent.at), sent.at)
+            self._change(
+                lambda pace: pace.note(now, sent.number, refused, sent.asked_s, sent.at), sent.at
+            )
 
     def _share(self) -> None:
         """Share the pace by a file. Most endpoints refuse nothing, and need none."""
