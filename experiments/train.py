@@ -57,7 +57,7 @@ from study.rows import Row
 from study.sandbox.pool import Pool
 from study.system import stopping, storage
 from study.system.files import Damaged, clear_leftovers, write_json, write_text
-from study.system.machine import cpus, device_variables
+from study.system.machine import cpus
 from study.tasks import checked, kind_of, oracle
 from study.tasks.kind import grading
 from study.tasks.rules import RuleRunner
@@ -404,6 +404,7 @@ def environment(threads: int) -> dict[str, Any]:
         "platform": platform.platform(),
         "host": socket.gethostname(),
         "threads": threads,
+        "kernels": os.environ.get("ATEN_CPU_CAPABILITY", ""),  # empty: torch's choice
         "packages": {name: version_of(name) for name in PACKAGES},
         "git": git_state(Path(__file__).parent),
     }
@@ -452,10 +453,12 @@ class Options:
 @command("experiments.train cell=runs/quickstart/CELL", __doc__, Options)
 def main(options: Options) -> int:
     """Train the cell; exit codes are those of `run_cell`."""
-    if processes.count() == 1 and not options.cell.is_done():  # several inherit it
-        with contextlib.suppress(Damaged):  # `run_cell` says it
-            os.environ.update(device_variables(cells.load_cell(options.cell).config.device))
-    return run_cell(options.cell, options.threads or cpus())
+    with ExitStack() as stack:
+        if processes.count() == 1 and not options.cell.is_done():  # several inherit it
+            with contextlib.suppress(Damaged):  # `run_cell` says it
+                device = cells.load_cell(options.cell).config.device
+                stack.enter_context(processes.surroundings(device))
+        return run_cell(options.cell, options.threads or cpus())
 
 
 if __name__ == "__main__":

@@ -22,11 +22,11 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from experiments.trainer.processes import kernels
 from study.cell.merged import split
 from study.sandbox import tiers
 from study.sandbox.pool import Pool
 from study.system import gpus, locks, stopping
+from study.system.machine import kernel_variables
 from tests import chromium, commands, composing, timing
 from tests.sweeps import Sweeps
 from tests.waiting import wait_for
@@ -41,9 +41,8 @@ os.environ["JUDGEDRIFT_PROGRESS"] = "off"  # a line every 15 s would be of a slo
 os.environ["COLUMNS"] = "160"  # tables as in a pipe, whatever the terminal of this run has
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch and numpy: two processes, two cores
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # a thread that waits for one leaves its core
+os.environ |= kernel_variables()  # as cells have it
 # a slow machine is no failure; the standard tier tries the same examples in every run
-for _name, _value in kernels().items():
-    os.environ.setdefault(_name, _value)  # as cells have it
 settings.register_profile("standard", deadline=None, max_examples=50, derandomize=True)
 settings.register_profile("long", deadline=None)
 settings.load_profile("standard")

@@ -22,6 +22,7 @@ import time
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
+from benchmarks.gpu.colocate import Engines
 from benchmarks.gpu.models import make_model
 from experiments.sweep import cells_of
 from experiments.trainer import vllm
@@ -122,9 +123,9 @@ def look(folder: CellFolder, kind: str) -> str:
     assert any(norms), "no step had a gradient"
     said = f"{len(rows)} rollouts, gradient norms " + " ".join(f"{norm:.3g}" for norm in norms)
     if kind == "server":
-        ratios = [of_step["policy/vllm_ratio"] or 0.0 for of_step in metrics]
-        assert all(0.8 < ratio < 1.25 for ratio in ratios), ratios
-        said += ", policy to vLLM " + " ".join(f"{ratio:.3f}" for ratio in ratios)
+        engines = Engines.of(metrics)
+        engines.check()
+        said += f", {engines}"
     if kind == "leases":
         scored = sum(row["judge_score"] is not None for row in rows)
         assert scored > len(rows) / 2, f"{scored} of {len(rows)} answers have a verdict"

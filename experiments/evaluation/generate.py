@@ -7,6 +7,7 @@ not a policy that said nothing.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,6 +41,7 @@ from study.cell.folder import CellFolder
 from study.config.schema import Endpoint, Policy, Sampling, freeze
 from study.errors import UserError
 from study.system.files import read_json
+from study.system.machine import kernel_variables
 
 
 class Row(TypedDict, total=False):
@@ -427,6 +429,7 @@ def _tokenizer(path: str, adapter: Path | None, template: str | None) -> Any:
 
 def _load(path: str, adapter: Path | None, dtype: str | None) -> Any:
     """The model in evaluation mode on its device."""
+    os.environ.update(kernel_variables())  # torch takes them with its first sum
     import torch
 
     model = read_weights(path, dtype or _usual_dtype(), REMEDY)

@@ -39,6 +39,7 @@ from study.cell.folder import CellFolder
 from study.errors import UserError
 from study.system.files import say
 from study.system.gpus import Lease
+from study.system.machine import kernel_variables
 from study.system.stopping import deaf_to_terminal
 
 NOTHING: Mapping[str, str] = {}
@@ -65,7 +66,7 @@ def run_task(folder: CellFolder, threads: int, variables: Mapping[str, str] = NO
     if trouble:
         print(trouble, flush=True)
         return 2
-    os.environ.update(variables)
+    os.environ.update(kernel_variables() | dict(variables))
     config = None
     if not folder.is_done():
         with contextlib.suppress(UserError, OSError):  # `run_cell` says it

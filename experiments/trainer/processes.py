@@ -30,21 +30,8 @@ from study.errors import UserError
 from study.finding import Finding, problem
 from study.screen import plural
 from study.system.files import read_yaml
-from study.system.machine import device_variables, gpus
+from study.system.machine import device_variables, gpus, kernel_variables
 from study.system.stopping import end_with_parent
-
-CPU = Path("/proc/cpuinfo")
-
-
-def kernels() -> dict[str, str]:
-    """What makes torch take the kernels of AVX2 where the processor has AVX-512 too, whose sums
-    round otherwise: a study ends with the same bits on processors of both kinds."""
-    try:
-        flags = CPU.read_text(encoding="utf-8", errors="replace").split()
-    except OSError:
-        return {}
-    return {"ATEN_CPU_CAPABILITY": "avx2"} if {"avx2", "avx512f"} <= set(flags) else {}
-
 
 SURROUNDINGS = {
     # Children share cores with each other and with a local judge: a thread that spins while it
@@ -54,7 +41,7 @@ SURROUNDINGS = {
     # they are not given back to the kernel, which would clear every page anew.
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(2**40),
-} | kernels()
+} | kernel_variables()
 """Environment of the children, where the user's own does not say otherwise."""
 
 

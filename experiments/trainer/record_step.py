@@ -101,6 +101,7 @@ TRL_METRICS = {
     "entropy": "policy/entropy",
     "kl": "policy/kl",
     "sampling/importance_sampling_ratio/mean": "policy/vllm_ratio",
+    "sampling/sampling_logp_difference/mean": "policy/vllm_logp_difference",
     "grad_norm": "policy/grad_norm",
     "loss": "policy/loss",
     "learning_rate": "policy/learning_rate",

@@ -135,6 +135,15 @@ def device_variables(device: str) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": visible[place], "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
+def kernel_variables(root: Path = Path("/")) -> dict[str, str]:
+    """What makes torch take its kernels for AVX2 on a processor that has AVX-512 too, unless the
+    environment says which. The wider ones add in another order, and a run then takes another
+    course. torch takes what is named without asking the processor, so others get nothing."""
+    flags = set(_read(root / "proc/cpuinfo").split())
+    free = "ATEN_CPU_CAPABILITY" not in os.environ
+    return {"ATEN_CPU_CAPABILITY": "avx2"} if free and {"avx2", "avx512f"} <= flags else {}
+
+
 def memory(root: Path = Path("/")) -> int:
     """Bytes of main memory that this process may use: the machine's, cut to its control group's.
 

@@ -181,13 +181,15 @@ def test_the_words_of_colocate_compose_to_the_rollouts_that_are_checked() -> Non
     assert trainer.vllm.mode == "colocate"
 
 
-GOOD = colocate.Proof([1.0, 0.98, 1.1], 0.9, 0.7, 0.8, 0.3, 1.0, colocate.ROLLOUTS)
+ENGINES = colocate.Engines([0.9, 0.9, 1.26], [0.04, 0.05, 0.05])
+GOOD = colocate.Proof(ENGINES, 0.9, 0.7, 0.8, 0.3, 1.0, colocate.ROLLOUTS)
 
 
 @pytest.mark.parametrize(
     "fault",
     [
-        {"ratios": [1.0, 1.4]},
+        {"engines": colocate.Engines([1.26, 1.26, 1.26], ENGINES.differences)},
+        {"engines": colocate.Engines(ENGINES.ratios, [0.04, 0.05, 0.2])},
         {"moved": 0.0},
         {"returned": 0.3},
         {"rollouts": 23},

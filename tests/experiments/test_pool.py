@@ -7,7 +7,6 @@ import pytest
 from experiments.launch.pool import surroundings
 from experiments.plan.preflight import check_device
 from experiments.sweep import cells_of
-from experiments.trainer import processes
 from study.errors import UserError
 from study.finding import stop_at_problem
 from study.system import machine
@@ -80,23 +79,6 @@ def test_a_device_is_told_to_cells_and_to_nobody_else(monkeypatch):
             assert os.environ["CUDA_VISIBLE_DEVICES"] == visible
             assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
         assert dict(os.environ) == before
-
-
-@pytest.mark.parametrize(
-    ("flags", "taken"),
-    [
-        ("sse4_2 avx2 avx512f", {"ATEN_CPU_CAPABILITY": "avx2"}),
-        *(("sse4_2 avx2", {}), ("sse4_2", {}), ("asimd", {})),
-    ],
-)
-def test_a_processor_of_wider_kernels_takes_those_that_others_have(
-    flags, taken, tmp_path, monkeypatch
-):
-    """torch obeys the name without asking the processor: a narrower one is left alone."""
-    monkeypatch.setattr(processes, "CPU", tmp_path / "cpuinfo")
-    assert processes.kernels() == {}
-    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
-    assert processes.kernels() == taken
 
 
 def test_cells_of_one_sweep_compute_on_one_device():

@@ -229,5 +229,6 @@ def test_a_run_draws_by_the_engine_and_learns_by_shared_prefixes(tmp_path, cache
         assert line["metrics"]["trainer/shared_prefix"] == 1.0
         # it was the policy that drew, so no completion weighs more or less
         assert line["metrics"]["policy/vllm_ratio"] == pytest.approx(1.0, abs=1e-3)
+        assert line["metrics"]["policy/vllm_logp_difference"] == pytest.approx(0.0, abs=1e-4)
     assert len(outcome.records) == 16
     assert all(row["logprob_sum"] < 0 and row["reward"] != 0 for row in outcome.records)

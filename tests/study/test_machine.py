@@ -6,7 +6,7 @@ import pytest
 
 from study.errors import UserError
 from study.system import machine
-from study.system.machine import cpus, device_variables
+from study.system.machine import cpus, device_variables, kernel_variables
 
 
 def mounted(root, groups: str, **files: str):
@@ -57,6 +57,25 @@ def test_the_affinity_counts_and_a_cpu_asks_for_no_gpu(tmp_path, monkeypatch) ->
     assert cpus(tmp_path) == 2
     monkeypatch.setattr(machine, "gpus", lambda: pytest.fail("NVIDIA's tool was asked"))
     assert device_variables("cpu") == {"CUDA_VISIBLE_DEVICES": ""}
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("flags: sse4_2 avx2 avx512f", {"ATEN_CPU_CAPABILITY": "avx2"}),
+        ("flags: sse4_2 avx2", {}), ("flags: avx512f", {}), ("Features: asimd", {}), ("", {}),
+    ],
+)  # fmt: skip
+def test_the_narrower_kernels_are_named_where_there_are_wider_ones(
+    flags, expected, tmp_path, monkeypatch
+):
+    monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)
+    assert kernel_variables(tmp_path) == {}
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "cpuinfo").write_text(f"processor: 0\n{flags}\n")
+    assert kernel_variables(tmp_path) == expected
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
+    assert kernel_variables(tmp_path) == {}
 
 
 def gpus_of(monkeypatch, count: int, visible: str | None = None) -> None:
