@@ -162,7 +162,7 @@ def agreement(runs: Sequence[Run]) -> pd.DataFrame:
     for run in runs:
         scores = _by_judge(run).items()
         for (judge, a), (other, b) in product(scores, scores):
-            correlations.setdefault((judge, other), []).append(_within_groups(a, b))
+            correlations.setdefault((judge, other), []).append(within_groups(a, b))
     names = _truth_last(judge for judge, _ in correlations)
     return pd.DataFrame(
         {"judge": judge, "other": other}
@@ -176,7 +176,7 @@ def _truth_last(judges: Iterable[str]) -> list[str]:
     return [*(judge for judge in dict.fromkeys(judges) if judge != TRUTH), TRUTH]
 
 
-def _within_groups(a_P_G: np.ndarray, b_P_G: np.ndarray) -> float:
+def within_groups(a_P_G: np.ndarray, b_P_G: np.ndarray) -> float:
     """Correlation over all groups of what is left when each group's mean is taken away."""
     both = np.isfinite(a_P_G) & np.isfinite(b_P_G)
     a, b = centred(a_P_G, both), centred(b_P_G, both)

@@ -39,6 +39,7 @@ from analysis.mixture.estimate import Mixture
 from analysis.mixture.estimate import of_runs as mixture_of
 from analysis.onset.estimate import Line, own_line
 from analysis.onset.overopt import BestOfN, best_of_n, rows
+from analysis.panel.estimate import Panel, worth
 from analysis.propagation.calibration import Calibration, PushPrediction, calibrate
 from analysis.propagation.estimate import against, paths, placebos, predict
 from analysis.records.replays import with_replays
@@ -116,6 +117,7 @@ class Evidence:
     """`analysis.crossjudge.estimate.matrix`: the gain of each policy under each judge."""
     inflation: list[Inflation]
     agreement: pd.DataFrame
+    panels: list[Panel]
     substitutions: list[Substitution]
     no_substitution: str
     """Why substitution cannot be told; empty where it can."""
@@ -234,6 +236,7 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
         gains=gains,
         inflation=inflation(gains) if len(gains) else [],
         agreement=agreement(runs),
+        panels=worth(runs),
         substitutions=substitutions(runs, base=plain),
         no_substitution=why_no_substitution(runs, plain),
         problems=[*steps.attrs["problems"], *unread, *field_results.problems],

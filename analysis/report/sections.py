@@ -41,6 +41,7 @@ from analysis.knockout import display as knockout_display
 from analysis.ledger.display import calibration_table, ledger_table, stacked
 from analysis.mixture import display as mixture_display
 from analysis.onset import display as onset_display
+from analysis.panel import display as panel_display
 from analysis.propagation import display as propagation_display
 from analysis.propagation import estimate as propagation
 from analysis.records.runs import TAIL
@@ -436,6 +437,7 @@ onsets = _of("onsets", onset_display.section, always=True)
 doses = _of("doses", dose_display.section)
 knockout = _of("knockouts", knockout_display.section)
 interventions = _of("interventions", interventions_display.section)
+panels = _of("panels", panel_display.section)
 mixture = _of("mixture", mixture_display.section)
 workflow = _of("workflow", workflow_display.section)
 families = _of("families", families_display.section)
@@ -444,7 +446,7 @@ field = _of("field", field_display.section)
 
 SECTIONS = (
     front, scores, gap, behaviours, doses, ledger, predictions, knockout, interventions,
-    mixture, workflow, families, onsets, frontier, field, judges, failures, samples,
+    panels, mixture, workflow, families, onsets, frontier, field, judges, failures, samples,
     findings, runs, caveats, method, provenance,
 )  # fmt: skip
 

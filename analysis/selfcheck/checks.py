@@ -23,6 +23,7 @@ from analysis.ledger.estimate import step_row
 from analysis.ledger.transmission import within_regression
 from analysis.mixture import planted as mixture
 from analysis.onset import planted as onset
+from analysis.panel import planted as panel
 from analysis.planted.run_variance import differences_of_arms
 from analysis.planted.trials import Check, Trials, replicated, silent, trials
 from analysis.planted.truth import Fault, Tabular, sampled_runs, simulate
@@ -224,6 +225,7 @@ CHECKS: tuple[Check, ...] = (
     *mixture.CHECKS,
     *workflow.CHECKS,
     *field.CHECKS,
+    *panel.CHECKS,
 )
 
 

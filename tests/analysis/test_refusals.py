@@ -11,7 +11,7 @@ from tests.conftest import ROOT
 
 OF_ONE_STUDY = (
     "crossjudge dose field forecast frozen interventions knockout ledger mediation mixture natural"
-    " onset overopt propagation report view".split()
+    " onset overopt panel propagation report view".split()
 )
 ALIKE = {
     "": "needs study=",
@@ -77,6 +77,7 @@ OWN = {
         "study=planted high=much": "high=much is not legal: it must be a number",
         "study=planted min_high=inf": "min_high=inf is not legal: it must be a whole number",
     },
+    "panel": {"study=planted": "was scored by a second judge"},
     "propagation": {"study=planted scale=magic": "plain, adam"},
     "view": {
         "study=planted answers=0": "1 or more",

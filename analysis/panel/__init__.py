@@ -1,0 +1,1 @@
+"""What several judges' scores are worth as one."""
