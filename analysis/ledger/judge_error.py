@@ -371,8 +371,7 @@ def taken_apart(run: Run, scores_P_G: np.ndarray) -> Parts:
         coef_K = within_regression(residual[groups], columns[groups]).coef_K[1:]
         return away @ np.nan_to_num(coef_K)
 
-    names = np.arange(len(residual)) if run.prompt_P is None else pd.factorize(run.prompt_P)[0]
-    even = (names if names.any() else np.arange(len(residual))) % 2 == 0
+    even = half_of_prompts(run)
     level = calibration.level + (calibration.slope - 1) * calibration.start
     curve, line = calibration.curve(run.truth), calibration.level + calibration.slope * run.truth
     parts = {
@@ -382,6 +381,13 @@ def taken_apart(run: Run, scores_P_G: np.ndarray) -> Parts:
     }
     parts["noise"] = scores_P_G - run.truth - level - sum(parts.values())
     return Parts(calibration, level, parts, (paid(even), paid(~even)))
+
+
+def half_of_prompts(run: Run) -> np.ndarray:
+    """The groups of every other prompt, (P,), or every other group where there is one prompt."""
+    groups = np.arange(len(run.step_P))
+    names = groups if run.prompt_P is None else pd.factorize(run.prompt_P)[0]
+    return (names if names.any() else groups) % 2 == 0
 
 
 def stretch(groups: int) -> float:

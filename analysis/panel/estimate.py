@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 from scipy.optimize import nnls
 
 from analysis.crossjudge.estimate import within_groups
 from analysis.drift.base import settings_of
 from analysis.ledger.estimate import advantage_parts, shares
-from analysis.ledger.judge_error import Parts, taken_apart
+from analysis.ledger.judge_error import Parts, half_of_prompts, taken_apart
 from analysis.ledger.transmission import centred
 from analysis.records.runs import Run, on_each_core
 from analysis.statistics.estimate import FLAT, NAN, NO_ESTIMATE, Estimate, known_mean
@@ -184,8 +183,7 @@ def weighted(run: Run, scores_J_P_G: np.ndarray) -> np.ndarray:
     Where a judge gave no score the mean is that of the others. NaN where none gave one, and where
     none goes with the truth.
     """
-    names = np.arange(len(run.truth)) if run.prompt_P is None else pd.factorize(run.prompt_P)[0]
-    even = (names if names.any() else np.arange(len(run.truth))) % 2 == 0
+    even = half_of_prompts(run)
     level = np.array([known_mean(scores) for scores in scores_J_P_G])[:, None, None]
     has_score = np.isfinite(scores_J_P_G)
     around = np.where(has_score, scores_J_P_G - level, 0.0)
