@@ -26,8 +26,8 @@ def main(options: FigureOptions) -> int:
             f" Type for example: judgedrift replay study={options.study} judge=sim-fair"
         )
     problems = records.problems + unread
-    written = {"study": options.study, "panels": [columns(row) for row in panels]}
-    written["problems"] = problems
+    rows = [columns(row) for row in panels]
+    written = {"study": options.study, "panels": rows, "problems": problems}
     return show(
         options, written, lambda: panels_text(panels, problems), lambda: bias_shares(panels)
     )

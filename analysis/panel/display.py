@@ -50,11 +50,11 @@ def advice(panels: Sequence[Panel]) -> list[str]:
         if not known:
             continue
         best = max(known, key=lambda panel: panel.fall.value)
-        told = "" if best.fall.low > 0 else ", which is not told from none"
+        doubt = "" if best.fall.low > 0 else ", which is not told from none"
         lines.append(
             f"{arm}: the bias share of {alone.judges[0]} alone is {number(alone.bias_share.value)}."
             f" Of {len(known)} panels that can train the {best.how} of {listed(best.judges)} has"
-            f" the least, {number(best.bias_share.value)}: a fall of {signed(best.fall)}{told}."
+            f" the least, {number(best.bias_share.value)}: a fall of {signed(best.fall)}{doubt}."
             f" Type correction.panel={best.how} shadow=[{','.join(best.judges[1:])}]."
         )
         smaller = [
@@ -72,9 +72,8 @@ def advice(panels: Sequence[Panel]) -> list[str]:
     return lines
 
 
-def bias_shares(panels: Sequence[Panel]) -> Figure | None:
-    """Heat map of the bias share that panels leave: judges by `HOWS`, of the first arm that has
-    panels."""
+def bias_shares(panels: Sequence[Panel]) -> Figure:
+    """Heat map of the bias share that panels leave in the first arm: judges by `HOWS`."""
     arm = panels[0].arm
     alone, *others = [panel for panel in panels if panel.arm == arm]
     rows = {" + ".join(panel.judges): {} for panel in others}

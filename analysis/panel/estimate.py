@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -82,6 +83,8 @@ def worth(runs: Sequence[Run]) -> list[Panel]:
         runs: with their replays as shadows (`analysis.records.replays.with_replays`).
     """
     known = [run for run in runs if np.isfinite(run.truth).any()]
+    if not any(run.shadows for run in known):
+        return []
     size = sum(run.features.nbytes for run in known)
     measured = list(zip(known, on_each_core(of_run, known, size), strict=True))
     trained: dict[_Trained, dict[str, list[float]]] = {}
@@ -99,7 +102,7 @@ def worth(runs: Sequence[Run]) -> list[Panel]:
             alone = [each[judges[:1], ALONE].bias_share for each in of_runs]
             shares_left = [each.bias_share for each in numbers]
             same = trained.get(_Trained(frozenset(judges), how, trained_by[arm].rest), {})
-            seen = [share for other, of_arm in same.items() if other != arm for share in of_arm]
+            observed = [share for other, of_arm in same.items() if other != arm for share in of_arm]
             falls = [a - left for a, left in zip(alone, shares_left, strict=True)]
             rows.append(
                 Panel(
@@ -110,7 +113,7 @@ def worth(runs: Sequence[Run]) -> list[Panel]:
                     with_truth=mean_interval([each.with_truth for each in numbers]),
                     bias_share=mean_interval(shares_left),
                     fall=NO_ESTIMATE if how == ALONE else mean_interval(falls),
-                    observed=mean_interval(seen) if seen else NO_ESTIMATE,
+                    observed=mean_interval(observed) if observed else NO_ESTIMATE,
                     runs=int(np.isfinite(shares_left).sum()),
                 )
             )
@@ -165,12 +168,9 @@ def bias_share(run: Run, scores_P_G: np.ndarray, error: Parts | None = None) -> 
 def effective_votes(errors_J_P_G: Sequence[np.ndarray]) -> float:
     """J^2 over the sum of the J x J correlations within groups: J where errors have nothing in
     common, 1 where they are the same. NaN where one never errs, or where they cancel."""
-    total = sum(
-        1.0 if a is b else within_groups(errors_J_P_G[a], errors_J_P_G[b])
-        for a in range(len(errors_J_P_G))
-        for b in range(len(errors_J_P_G))
-    )
-    return len(errors_J_P_G) ** 2 / total if total > FLAT else NAN
+    count = len(errors_J_P_G)
+    total = count + 2 * sum(within_groups(*pair) for pair in combinations(errors_J_P_G, 2))
+    return count**2 / total if total > FLAT else NAN
 
 
 def weighted(run: Run, scores_J_P_G: np.ndarray) -> np.ndarray:
@@ -223,6 +223,9 @@ class _Trained:
             if not under(key, (PANEL, SHADOWS))
         }
         # what a panel says is not what was paid where it was corrected besides
-        alike = f"{run.cell} alone" if any(under(key, ["correction"]) for key in rest) else ""
-        way = ALONE if how == NO_PANEL else how
-        return cls(frozenset({run.acting, *others}), way, alike or repr(sorted(rest.items())))
+        corrected = any(under(key, ["correction"]) for key in rest)
+        return cls(
+            judges=frozenset({run.acting, *others}),
+            how=ALONE if how == NO_PANEL else how,
+            rest=f"{run.cell} alone" if corrected else repr(sorted(rest.items())),
+        )

@@ -57,9 +57,13 @@ class Engines:
 
     @classmethod
     def of(cls, steps: Sequence[Mapping[str, float | None]]) -> Engines:
-        """Those of a cell's metrics. Raises KeyError: vLLM did not draw its completions."""
-        names = ("policy/vllm_ratio", "policy/vllm_logp_difference")
-        return cls(*([step[name] or 0.0 for step in steps] for name in names))
+        """Those of a cell's metrics. Raises KeyError or AssertionError: vLLM did not draw the
+        completions of every step."""
+        ratios = [step["policy/vllm_ratio"] for step in steps]
+        differences = [step["policy/vllm_logp_difference"] for step in steps]
+        known = [value for value in (*ratios, *differences) if value is not None]
+        assert len(known) == 2 * len(steps) > 0, f"not in every step: {ratios}, {differences}"
+        return cls(ratios=known[: len(steps)], differences=known[len(steps) :])
 
     def __str__(self) -> str:
         ratios = " ".join(f"{ratio:.3f}" for ratio in self.ratios)

@@ -117,7 +117,7 @@ def between(table, one, other):
     return table.set_index(["judge", "other"]).loc[(one, other)]
 
 
-def test_agreement_iswithin_groups_over_rollouts_that_both_scored():
+def test_agreement_is_within_groups_over_rollouts_that_both_scored():
     """Two groups: the other judge has the same order inside them, and a level of its own."""
     own = np.array([[0.1, 0.3], [0.2, 0.4]])
     other = np.array([[0.9, 1.0], [0.0, 0.1]])

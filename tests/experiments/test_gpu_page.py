@@ -203,6 +203,14 @@ def test_weights_that_do_not_arrive_are_seen(fault) -> None:
         colocate.Proof(**{**vars(GOOD), **fault}).check()
 
 
+def test_a_step_that_says_nothing_of_vllm_is_no_agreement() -> None:
+    whole = {"policy/vllm_ratio": 1.0, "policy/vllm_logp_difference": 0.05}
+    assert colocate.Engines.of([whole, whole]) == colocate.Engines([1.0, 1.0], [0.05, 0.05])
+    for steps in ([], [whole, {**whole, "policy/vllm_logp_difference": None}]):
+        with pytest.raises(AssertionError, match="not in every step"):
+            colocate.Engines.of(steps)
+
+
 def test_flex_is_plain_attention_without_a_gpu(monkeypatch, capsys) -> None:
     from benchmarks.gpu import flex
 
