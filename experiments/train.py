@@ -84,7 +84,10 @@ def run_cell(folder: CellFolder, threads: int = 1) -> int:
     if processes.rank():
         return follow(folder, threads)
     if not folder.is_done():
-        lock = folder.lock(wait_s=2.0)
+        try:
+            lock = folder.lock(wait_s=2.0)
+        except OSError as error:
+            return _failure(error, folder)[0]
         if lock is None:
             print(f"another process is running the cell {folder.name}", flush=True)
             return cells.BUSY

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sqlite3
+import tempfile
 from pathlib import Path
 
 from study.errors import UserError, chain
@@ -16,8 +18,12 @@ _TABLE = table(__file__)
 CAUSES = {getattr(errno, name): cause for name, cause in _TABLE.items()}
 """Error number -> what is ``said`` of it, its ``remedy``, and the ``words`` of libraries that hide
 the number."""
-_TORCH = ("pytorchstreamwriter failed", "file write failed", "unexpected pos")
-NEARLY_FULL = 8 << 20
+_RUST = re.compile(r"\(os error (\d{1,3})\)")
+"""How a library that is written in Rust ends its text, in errors of any type."""
+_TORCH = ("pytorchstreamwriter failed", "file write failed", "unexpected pos", "iostream error")
+"""Words of a write that failed, which name no cause."""
+TRIED = 8 << 20
+"""Bytes."""
 
 
 class DiskError(UserError):
@@ -62,18 +68,24 @@ def _cause(error: BaseException, folder: Path) -> int | None:
     if isinstance(error, OSError) and error.errno in CAUSES:
         return error.errno
     text = str(error).lower()
+    if (number := _RUST.search(text)) and int(number[1]) in CAUSES:
+        return int(number[1])
     if isinstance(error, OSError | sqlite3.Error | RuntimeError | UserError) or (
-        type(error).__name__ in ("SafetensorError", "OperationalError", "ArrowInvalid")
+        type(error).__name__ in ("OperationalError", "ArrowInvalid")
     ):
         for number, cause in CAUSES.items():
             if any(words in text for words in cause["words"]):
                 return number
-    if any(words in text for words in _TORCH):
-        stats = os.statvfs(folder)
-        if stats.f_flag & os.ST_RDONLY:
-            return errno.EROFS
-        if stats.f_bavail * stats.f_frsize < NEARLY_FULL:
-            return errno.ENOSPC
+    return _met(folder) if any(words in text for words in _TORCH) else None
+
+
+def _met(folder: Path) -> int | None:
+    """The error of `CAUSES` that a new file of `TRIED` bytes meets there now; none of it stays."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(TRIED))
+    except OSError as error:
+        return error.errno if error.errno in CAUSES else None
     return None
 
 

@@ -12,10 +12,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from experiments import train
 from experiments.launch.pool import _Log
-from study.cell.folder import CellFolder, study_cells
+from study.cell.folder import LOCK, CellFolder, study_cells
 from study.cell.records import ROLLOUT, VERDICT, Recorder, rollout_id
-from study.system import files, storage
+from study.system import files, locks, storage
 from tests.conftest import SLOWLY, python
 from tests.faults import lives
 from tests.waiting import GENEROUS_S, wait_for
@@ -87,6 +88,39 @@ def test_a_metrics_line_that_does_not_fit_leaves_nothing(tmp_path):
     assert path.read_text() == "whole\n"
 
 
+def test_what_a_checkpoint_meets_is_known_wherever_in_a_file_it_is_met(tmp_path):
+    """Files of at most so many bytes: each library fails at its own place, in its own words."""
+    code = (
+        "import resource, sys\nfrom pathlib import Path\nimport torch\n"
+        "from safetensors.torch import save_file\n"
+        "from tokenizers import Tokenizer, models\nfrom study.system.storage import explained\n"
+        "folder = Path(sys.argv[1])\ntensor = {'weight': torch.zeros(500)}\n"
+        "words = Tokenizer(models.WordLevel({str(i): i for i in range(500)}))\n"
+        "savers = dict(torch=lambda path: torch.save(tensor, path),\n"
+        "    safetensors=lambda path: save_file(tensor, path),\n"
+        "    tokenizers=lambda path: words.save(str(path)))\n"
+        "for name, save in savers.items():\n"
+        "    save(folder / name)\n"
+        "    size = (folder / name).stat().st_size\n"
+        "    for limit in range(0, size, 100):\n"
+        "        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))\n"
+        "        error = trouble = None\n"
+        "        try:\n            save(folder / name)\n"
+        "        except Exception as raised:\n            error = raised\n"
+        "        if error: trouble = explained(error, folder)\n"
+        "        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)\n"
+        "        if 'largest size' not in str(trouble):\n"
+        "            print(name, size, limit, repr(error), trouble)\n"
+    )
+    said, _ = python(code, tmp_path).communicate()
+    assert said == ""
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "safetensors",
+        "tokenizers",
+        "torch",
+    ]
+
+
 def test_a_full_log_does_not_end_the_run_that_talks_to_it():
     with open("/dev/full", "wb", buffering=0) as full:
         log = _Log(full.fileno(), "w", closefd=False)
@@ -105,6 +139,7 @@ class SafetensorError(Exception):
         OSError("[Errno 28] Error writing bytes to file. Detail: No space left on device"),
         sqlite3.OperationalError("database or disk is full"),
         SafetensorError("Error while serializing: I/O error: No space left (os error 28)"),
+        Exception("No space left on device (os error 28)"),
     ],
 )
 def test_the_disk_is_known_by_what_libraries_say(error, tmp_path):
@@ -115,6 +150,16 @@ def test_the_disk_is_known_by_what_libraries_say(error, tmp_path):
     said = str(trouble)
     assert "no space is left" in said and " bytes are free" in said and "\n" not in said
     assert "Free space there, then rerun the command" in said
+
+
+def test_a_cell_whose_lock_finds_no_room_says_so(tmp_path, monkeypatch, capsys):
+    def fails(path, *given):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(locks.os, "open", fails)
+    assert train.run_cell(CellFolder(tmp_path)) == storage.EXIT
+    said = capsys.readouterr()
+    assert f"{tmp_path / LOCK} cannot be written" in said.out and not said.err
 
 
 @pytest.mark.parametrize(("cause", "inodes"), [(errno.ENOSPC, True), (errno.EROFS, False)])
