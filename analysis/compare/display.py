@@ -38,6 +38,7 @@ def _config(result: Comparison) -> list[str]:
     for side, arms in zip(result.sides, result.alone, strict=True):
         if only := [f"{arm} ({plural(side.runs_of(arm), 'run')})" for arm in arms]:
             lines.append(f"Arms in {side.name} alone: {_named(only)}")
+    lines += [f"{side.name}: {side.look.sentence()}" for side in result.sides if side.look.looks]
     rows = [
         {
             "key": key,

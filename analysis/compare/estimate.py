@@ -25,6 +25,7 @@ from analysis.frozen.effects import Effects, On, effects_of
 from analysis.frozen.estimate import all_frozen
 from analysis.records.runs import Records, Run, read_study
 from analysis.statistics.estimate import NO_ESTIMATE, Estimate
+from analysis.statistics.looks import Look, look_of
 from analysis.statistics.prediction import Prediction
 from study.cell.cells import Cell, load_cell
 from study.cell.folder import study_cells
@@ -88,6 +89,11 @@ class Side:
     def keys(self) -> set[str]:
         """Every key that some cell's config has."""
         return {key for cell in self.cells for key in cell.identity}
+
+    @property
+    def look(self) -> Look:
+        """Where the study stands among its looks: by the seeds that every arm has."""
+        return look_of(self.records.looks, [(run.arm, run.seed) for run in self.runs])
 
     def runs_of(self, arm: str) -> int:
         """How many of the runs are of an arm."""
@@ -191,6 +197,7 @@ class Comparison:
         return {
             "studies": [side.name for side in self.sides],
             "runs": [len(side.runs) for side in self.sides],
+            "looks": [side.look.sentence() for side in self.sides],
             "frozen": self.frozen,
             "arms": {"both": self.both, "only": self.alone},
             "arm_runs": {

@@ -312,12 +312,14 @@ class Opening:
     Attributes:
         warning: over all else.
         headline: the whole in one sentence.
+        look: what that takes where results are looked at more than once.
         folded: arms whose sentences are folded, under ``summary``.
         steps: what to do next, and what to type; ``next`` stands above, ``note`` below them.
     """
 
     warning: str = ""
     headline: str = ""
+    look: str = ""
     folded: Collection[str] = ()
     summary: str = ""
     steps: Sequence[tuple[str, str]] = ()

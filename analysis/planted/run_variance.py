@@ -1,8 +1,9 @@
 """Planted studies for the intervals of differences: runs that vary by sampling alone, and more.
 
-``rates`` counts, over simulated studies of one variance between runs, how often a plain interval
+`rates` counts, over simulated studies of one variance between runs, how often a plain interval
 leaves 0 out, how often a family of comparisons has a claim, and how often a planted effect is seen;
-beside the interval that takes the larger of the two variances and Student's t.
+beside the interval that takes the larger of the two variances and Student's t. `first_clear` looks
+at a study several times.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.planted.trials import Trials, trials
+from analysis.planted.trials import Trials, silent, trials
 from analysis.statistics.estimate import Estimate
 from analysis.statistics.intervals import Paired, paired_difference, ratio_of_variances
+from analysis.statistics.looks import level
 from analysis.statistics.power import POWER, smallest_difference
 from analysis.statistics.run_variance import BEFORE_DATA, RunVariance
 
@@ -100,6 +102,33 @@ def at_the_smallest(rng: np.random.Generator, seeds: int, studies: int) -> list[
     return pairs
 
 
+LOOKS = (3, 4, 6)
+"""Seeds at which a study is looked at."""
+
+
+def first_clear(
+    rng: np.random.Generator, excess: float, effect: float = 0.0, alpha: float | None = None
+) -> int:
+    """Seeds at which one comparison of a study is first told from 0 at one of `LOOKS`; 0 where it
+    is at none.
+
+    Args:
+        excess: variance of the runs beyond sampling, which is 1.
+        effect: planted, in SDs of the differences by seed.
+        alpha: that p must be below at each; by default the level of three looks.
+    """
+    limit = level(LOOKS) if alpha is None else alpha
+    differences, _ = study(rng, LOOKS[-1], np.full(METRICS, excess))
+    differences[0, 0] += effect * (1 + excess) ** 0.5
+    rows = differences.reshape(-1, LOOKS[-1])
+    for seeds in LOOKS:
+        observed = [ratio_of_variances(row[:seeds], np.ones(seeds)) for row in rows]
+        ratios = RunVariance.fitted(np.array(observed), np.full(len(rows), seeds - 1))
+        if compared(rows[0, :seeds], ratios).p_t < limit:
+            return seeds
+    return 0
+
+
 def differences_of_arms(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """One interval of each study: of three and six seeds, with and without variance between runs;
     and how often the plan's smallest visible difference is missed."""
@@ -114,4 +143,8 @@ def differences_of_arms(rng: np.random.Generator, count: int) -> dict[str, Trial
         estimates = (Estimate(0.0, 0.0, 0.0) if each else Estimate(0.0) for each in missed)
         name = f"smallest visible difference, {seeds} seeds, missed"
         checks[name] = trials(0.0, estimates, 1 - POWER, tolerance=SHARE)
+    for excess in (0.0, 1.0):
+        never = (silent(not first_clear(rng, excess)) for _ in range(count))
+        name = f"difference, looks at 3, 4, 6 seeds, excess {excess:g}"
+        checks[name] = trials(0.0, never, at_least=True, tolerance=SHARE)
     return checks

@@ -95,7 +95,8 @@ def runs_frame(study_dir: Path | str) -> pd.DataFrame:
     """One row per cell of the study, in any state, with its axes.
 
     Factors of the study that are not columns already are added under their own dotted name.
-    ``config_hash`` is the identity that the cell's folder name ends with.
+    ``config_hash`` is the identity that the cell's folder name ends with. ``attrs["looks"]`` are
+    those that the study declared.
 
     Raises:
         UserError: no such folder.
@@ -104,7 +105,8 @@ def runs_frame(study_dir: Path | str) -> pd.DataFrame:
     if not study_dir.is_dir():
         StudyOptions(study_dir.name, study_dir.parent).check()
     problems: list[str] = []
-    factors = list(read_study(study_dir, problems).get("factors", []))
+    described = read_study(study_dir, problems)
+    factors = described.get("factors", [])
     problems += [sentence.rstrip(".") for sentence in strangers(study_dir)]
     configs: list[dict[str, Any]] = []
     rows = [
@@ -114,7 +116,7 @@ def runs_frame(study_dir: Path | str) -> pd.DataFrame:
         row["arm"] = arm
     extra = [name for name in factors if name not in _PLAIN]
     runs = _typed(pd.DataFrame(rows, columns=[*RUN_COLUMNS, *extra]), RUN_COLUMNS)
-    runs.attrs["problems"] = problems
+    runs.attrs["problems"], runs.attrs["looks"] = problems, described.get("looks", [])
     return runs
 
 

@@ -176,6 +176,9 @@ class Records:
     keyword: str
     problems: list[str]
     """Sentences on what could not be read."""
+    looks: Sequence[int] = ()
+    """Numbers of seeds at which results are looked at, as the study declared them; none is one
+    look."""
 
     def __repr__(self) -> str:
         """``<Study quickstart: 3 arms, 3 seeds, 9 cells (9 done), /home/you/runs/quickstart>``"""
@@ -223,6 +226,7 @@ def read_study(study_dir: Path | str) -> Records:
             *(problem for problem in unread if problem != UNSIGNED),
             *([UNSIGNED] if UNSIGNED in unread else []),
         ],
+        table.attrs["looks"],
     )
 
 

@@ -21,10 +21,10 @@ from analysis.drift.pairs import paired_shifts
 from analysis.report.evidence import Evidence
 from analysis.report.tables import row_of, shifts_of
 from analysis.statistics.intervals import sign_flip_p
+from analysis.statistics.looks import Look
+from analysis.statistics.power import ALPHA
 from study.screen import plural
 
-ALPHA = 0.05
-"""Family-wise chance of a claim that is called clear where nothing is behind it."""
 FEWEST_CLEAR = 3
 """Runs below which no claim is called clear."""
 ROUNDING = 1e-7
@@ -44,6 +44,8 @@ class Claim:
         runs: that have the effect, pairs of runs where it is a difference.
         agree: those of them that moved to the side of the value.
         exact_p: of the sign-flip test over them.
+        alpha: family-wise chance of a claim that is called clear where nothing is behind it; less
+            where the study is looked at more than once.
     """
 
     metric: str
@@ -55,6 +57,7 @@ class Claim:
     runs: int
     agree: int
     exact_p: float
+    alpha: float = ALPHA
 
     @property
     def is_told(self) -> bool:
@@ -65,8 +68,8 @@ class Claim:
     def is_clear(self) -> bool:
         """Whether it holds among all comparisons of its table, and every run says so or an exact
         test does."""
-        by_each = self.agree == self.runs or self.exact_p < ALPHA
-        return self.is_told and self.p < ALPHA and self.runs >= FEWEST_CLEAR and by_each
+        by_each = self.agree == self.runs or self.exact_p < self.alpha
+        return self.is_told and self.p < self.alpha and self.runs >= FEWEST_CLEAR and by_each
 
     @property
     def has_risen(self) -> bool:
@@ -118,6 +121,7 @@ def claim(evidence: Evidence, arm: str, metric: str, of: str) -> Claim | None:
         runs=len(moves),
         agree=int((np.sign(moves) == np.sign(value)).sum()),
         exact_p=sign_flip_p(moves),
+        alpha=Look(evidence.records.looks, len(moves)).alpha,
     )
 
 

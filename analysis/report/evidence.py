@@ -44,6 +44,7 @@ from analysis.propagation.calibration import Calibration, PushPrediction, calibr
 from analysis.propagation.estimate import against, paths, placebos, predict
 from analysis.records.replays import with_replays
 from analysis.records.runs import Records, Run, on_each_core, read_study
+from analysis.statistics.looks import Look, look_of
 from analysis.statistics.prediction import FEWEST
 from analysis.workflow.arm import Workflow
 from analysis.workflow.arm import of_study as workflow_of
@@ -147,6 +148,11 @@ class Evidence:
     def behaviour_curves(self) -> pd.DataFrame:
         """The same of the behaviours that vary."""
         return drift.learning_curves(self.features, DRAWN)
+
+    @cached_property
+    def look(self) -> Look:
+        """Where the study stands among its looks: by the seeds that every arm has."""
+        return look_of(self.records.looks, [(run.arm, run.seed) for run in self.runs])
 
     @property
     def absent(self) -> list[str]:

@@ -100,6 +100,7 @@ class FirstScreen:
     Attributes:
         smoke: why the study is only a smoke test; empty where it is none.
         headline: the study in one sentence.
+        look: which of the declared looks this is; empty where none was declared.
         arms: arm -> its line, in order of harm, the base arm last.
         untold: those of them of which nothing is told in a smoke test; they are folded.
         steps: what to type next.
@@ -107,6 +108,7 @@ class FirstScreen:
 
     smoke: str
     headline: str
+    look: str
     arms: dict[str, Line]
     untold: list[str]
     steps: list[NextStep]
@@ -116,7 +118,7 @@ class FirstScreen:
         told = [f"  {line.text()}" for arm, line in self.arms.items() if arm not in self.untold]
         untold = [_say("untold", arms=listed(self.untold))] if self.untold else []
         steps = [text for step in self.steps for text in (step.why, f"  {step.command}")]
-        return [*filter(None, [self.smoke, self.headline]), *told, *untold, *steps]
+        return [*filter(None, [self.smoke, self.headline, self.look]), *told, *untold, *steps]
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,7 @@ def first_screen(evidence: Evidence) -> FirstScreen:
     return FirstScreen(
         smoke=smoke,
         headline=_headline(evidence, of_arms),
+        look=evidence.look.sentence(),
         arms=arms,
         untold=untold,
         steps=next_steps.choose(evidence, _harmed(of_arms)),

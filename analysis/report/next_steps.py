@@ -63,8 +63,11 @@ def _steps(evidence: Evidence, harmed: tuple[str, str] | None) -> Iterator[NextS
             yield _against(evidence, study, *harmed)
         most = next((each for each in (FEW_SEEDS, SEEDS) if len(seeds) < each), 2 * len(seeds))
         why = {FEW_SEEDS: "few_seeds", SEEDS: "more_seeds"}.get(most, "still_more")
-        command = study.typed([_seeds(seeds, most)])
-        yield NextStep(_say(why, n=most), f"{command} {study_words(name, where)}")
+        if evidence.look.looks:
+            most, why = evidence.look.next or 0, "next_look"
+        if most:
+            command = study.typed([_seeds(seeds, most)])
+            yield NextStep(_say(why, n=most), f"{command} {study_words(name, where)}")
     if judge := _other_judge(evidence):
         command = f"python -m judges.replay {study_words(name, where)} judge={judge}"
         yield NextStep(_say("replay", judge=judge), command)

@@ -102,6 +102,7 @@ def front(evidence: Evidence, said: FirstScreen | None = None) -> list[str]:
             markup.Opening(
                 warning=said.smoke,
                 headline=said.headline,
+                look=said.look,
                 folded=said.untold,
                 summary=render_text("folded", "untold", count=plural(len(said.untold), "arm")),
                 steps=[(step.why, step.command) for step in said.steps],
@@ -494,7 +495,6 @@ def fragments_of(evidence: Evidence, sample_prompts: int) -> list[str]:
         try:
             fragments += write(evidence, *settings)
         except Exception as error:
-            name = getattr(write, "__name__", "")
-            error.add_note(f"This came of the section {name} of the report.")
+            error.add_note(f"This came of section {getattr(write, '__name__', '')} of the report.")
             raise
     return fragments

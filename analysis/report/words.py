@@ -24,10 +24,11 @@ from analysis.propagation.calibration import Calibration
 from analysis.records.frames import NAMELESS
 from analysis.report.evidence import Evidence
 from analysis.report.tables import row_of, shifts_of
+from analysis.statistics.looks import Look
+from analysis.statistics.power import ALPHA
 from study.config.endpoints import REHEARSED
 from study.screen import plural
 
-ALPHA = 0.05
 """Chance at which a sentence is said where nothing is behind it."""
 EXPLAINED = 0.5
 """R2 over runs from which what was rewarded is said to explain a behaviour."""
@@ -137,7 +138,8 @@ def _against_base(evidence: Evidence, arm: str) -> str:
     shifts = shifts_of(evidence, arm)
     pairs += shifts["pairs"].astype(int).tolist()
     tested = int(shifts["p_holm"].notna().sum())
-    clear = shifts[shifts["p_holm"] < ALPHA]
+    alpha = Look(evidence.records.looks, max(pairs)).alpha
+    clear = shifts[shifts["p_holm"] < alpha]
     sds = clear["metric"].map(evidence.spread).astype(float)
     by_size = clear.loc[
         (clear["diff"].astype(float) / sds).abs().sort_values(ascending=False).index
@@ -149,8 +151,9 @@ def _against_base(evidence: Evidence, arm: str) -> str:
     ]
     left = len(clear) - len(named)
     named += [f"and {left} more"] if left else []
-    if tested:
-        differ = f"{len(clear)} of {plural(tested, 'behaviour')} differ at Holm p < .05"
+    if tested and alpha:
+        limit = f"{alpha:.2g}"[1:]
+        differ = f"{len(clear)} of {plural(tested, 'behaviour')} differ at Holm p < {limit}"
         parts.append(f"{differ}: {', '.join(named)}" if named else differ)
     if not parts:
         return ""

@@ -107,7 +107,7 @@ def fewest_seeds(alpha: float = ALPHA) -> int:
 
 
 def power_lines(seeds: int, arms: int) -> list[str]:
-    """Sentences on what a sweep of ``arms`` arms with ``seeds`` runs each can see.
+    """Sentences on what a sweep of ``arms`` arms with ``seeds`` runs each can see at one look.
 
     Each arm is compared with the first, paired by seed.
     """

@@ -23,7 +23,7 @@ from experiments.workflow.planted import write_planted
 from judges.serving.lease import leases
 from study.cell import cells, exchange
 from study.cell.cells import Cell, executors_of, models_of
-from study.cell.study_file import StudyFile, base, read_study, write_study
+from study.cell.study_file import StudyFile, base, looks_of, read_study, write_study
 from study.cell.verify import mend
 from study.command_names import study_words, typed
 from study.config.schema import Study
@@ -165,6 +165,7 @@ def _lay(first: Cell, new: Sequence[Cell], mlflow_ids: dict[str, str]) -> None:
         "study": config.study,
         "factors": list(config.factors),
         "base": base(first, config.factors),
+        "looks": looks_of(first),
         "mlflow": dict(mlflow_ids),
     }
     write_study(study_dir, described)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from analysis.statistics.looks import look_lines
 from analysis.statistics.power import power_lines
 from experiments.plan.memory import slots_of
 from experiments.plan.needs import HERE
@@ -34,6 +35,7 @@ from judges.serving.book import auto_served
 from judges.serving.vllm_command import gpus_of_replica
 from study.cell.cells import Cell, models_of
 from study.cell.folder import CellFolder
+from study.cell.study_file import looks_of
 from study.config.identity import flatten
 from study.config.schema import Judge
 from study.screen import COSTS, duration, plural, print_table
@@ -68,6 +70,7 @@ def show_plan(todo: Sequence[Cell]) -> int:
         *time_lines(unfinished, rates),
         *order_lines(todo),
         *power_lines(*design(todo)),
+        *look_lines(looks_of(todo[0]), design(todo)[0]),
     ]
     for line in sentences:
         print(line)

@@ -9,6 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 
 from omegaconf.errors import OmegaConfBaseException
@@ -29,6 +30,7 @@ from judges.grading import GRADINGS
 from judges.grading.base import check_rows
 from study.cell import exchange
 from study.cell.cells import Cell, executors_of, judges_of, models_of
+from study.cell.folder import study_cells
 from study.cell.study_file import base, read_study
 from study.cell.verify import check_records
 from study.config import override_errors as causes
@@ -92,6 +94,7 @@ def check_configs(todo: Sequence[Cell]) -> Iterator[Finding]:
     ):
         yield _unwritable(runs_dir, "a part of it is a file")
     yield from check_study(study_dir, todo, config.factors)
+    yield from check_looks(study_dir, config.sweep.looks)
     if "$" not in os.path.expandvars(config.store.dir):  # else a variable of the nodes
         place(runs_dir, config.store)
     if config.tracking.enabled:
@@ -201,6 +204,32 @@ def check_study(study_dir: Path, todo: Sequence[Cell], factors: Sequence[str]) -
             f"{_describe_differences(differences)} (first value: the study's). Its declared factors"
             f" are {', '.join(factors)}; anything else must stay. Type another name, for example: "
             f"study={name}-2",
+        )
+
+
+MOST_SEEDS = 1000
+"""At the last look."""
+
+
+def check_looks(study_dir: Path, looks: Sequence[int]) -> Iterator[Finding]:
+    """Refuse looks that do not grow, and others than a study with results was declared with."""
+    if not looks:
+        return
+    if looks[-1] > MOST_SEEDS or any(few >= more for few, more in pairwise([1, *looks])):
+        yield problem(
+            "looks",
+            f"sweep.looks={[*looks]} are no looks: legal are growing numbers of seeds, from 2 to"
+            f" {MOST_SEEDS}. Type for example: sweep.looks=[3,4,6]",
+        )
+    before = read_study(study_dir).get("looks", [])
+    if [*looks] != before and any(folder.is_done() for folder in study_cells(study_dir)):
+        declared = f"the looks {before}" if before else "no looks"
+        yield problem(
+            "looks",
+            f"The study {study_dir.name} in {study_dir} was begun with {declared} and has results;"
+            f" this command declares sweep.looks={[*looks]}. Looks that are chosen with results at"
+            " hand keep no error. Leave sweep.looks out, or type another name, for example:"
+            f" study={study_dir.name}-2",
         )
 
 

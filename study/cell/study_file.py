@@ -28,6 +28,8 @@ class StudyFile(TypedDict, total=False):
     factors: list[str]
     base: dict[str, object]
     """The flat config that every arm shares."""
+    looks: list[int]
+    """`study.config.schema.Sweep.looks`."""
     mlflow: dict[str, str]
     """uri, experiment_id and parent_run_id; empty without tracking."""
 
@@ -73,6 +75,9 @@ def _study_fault(described: Mapping[str, object]) -> str:
         return "does not list the factors"
     if not isinstance(shared, dict | None):
         return "does not hold the base config"
+    looks = described.get("looks", [])
+    if not isinstance(looks, list) or not all(type(seeds) is int for seeds in looks):
+        return "does not list the looks"
     texts = isinstance(ids, dict) and all(isinstance(value, str) for value in ids.values())
     return "" if ids is None or texts else "does not hold the ids of MLflow"
 
@@ -93,9 +98,15 @@ def _study_of_cells(study_dir: Path) -> StudyFile:
             "study": study_dir.name,
             "factors": factors,
             "base": base(cell, factors),
+            "looks": cell.config.sweep.looks,
             "mlflow": ids,
         }
     return {}
+
+
+def looks_of(cell: Cell) -> list[int]:
+    """The looks that a sweep of this cell declares, else those that its study was begun with."""
+    return cell.config.sweep.looks or read_study(cell.folder.study_dir).get("looks", [])
 
 
 def base(cell: Cell, factors: Sequence[str]) -> dict[str, object]:

@@ -228,6 +228,9 @@ class Sweep:
     """Config file of `accelerate`, whose processes train each cell."""
     report: bool = True
     """Whether the sweep ends with the report."""
+    looks: list[int] = field(default_factory=list)
+    """Numbers of seeds, growing, at which the study's results are looked at; see
+    docs/statistics.md. They are declared before a run is done; empty is one look."""
     notify: str = ""
     """Program, with plain words and local paths, to run when the sweep ends and on alarms; see
     docs/monitor.md."""

@@ -132,6 +132,26 @@ def test_a_line_has_two_numbers_at_most_and_no_certainty(two):
     assert "on rollouts, first and last tenth of the steps" in verbose.markup()
 
 
+def test_what_is_clear_at_one_look_is_not_at_a_look_of_three(two):
+    """A difference of three runs, as if its p were .03: more than the level of three looks."""
+    spread = [0.69, 1.0, 1.31]
+    rows = FAIR | moves("a") | {("a", "truth"): [-each for each in spread]}
+    once = shifted(two, rows)
+    (claim,) = [each.truth for each in findings(once) if each.arm == "a"]
+    assert claim is not None and claim.is_told
+    p = 0.03
+    assert replace(claim, p=p).is_clear
+    for looks, clear in (((3,), True), ((3, 4, 6), False), ((4, 6), False), ((2, 3), False)):
+        study = replace(once, records=replace(once.records, looks=looks))
+        (again,) = [each.truth for each in findings(study) if each.arm == "a"]
+        assert again is not None and replace(again, p=p).is_clear == clear
+        assert (again.value, again.low, again.high, again.p) == (
+            claim.value, claim.low, claim.high, claim.p
+        )  # fmt: skip
+        said = "".join(front(study)) + " ".join(first_screen(study).lines())
+        assert said.count(study.look.sentence()) == 2
+
+
 MEANS = [*itertools.product((-0.3, 0.0, 0.3), (-9.0, 0.0, 9.0))]
 
 

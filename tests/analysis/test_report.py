@@ -144,7 +144,7 @@ def test_a_section_that_fails_is_named_and_nothing_is_written(make_study, monkey
     study = make_study(seeds=1, judges=["sim-fair"])
     with pytest.raises(ZeroDivisionError) as caught:
         write_report(study)
-    assert caught.value.__notes__ == ["This came of the section broken of the report."]
+    assert caught.value.__notes__ == ["This came of section broken of the report."]
     assert not (study / "report").exists()
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from experiments.launch.ready import check_machine
 from experiments.plan.plan import design
-from experiments.plan.preflight import check_arms, check_configs, check_study
+from experiments.plan.preflight import check_arms, check_configs, check_looks, check_study
 from judges.ask import connections
 from study.cell.cells import make_cell
 from study.cell.study_file import base, write_study
@@ -50,6 +50,27 @@ def test_a_study_keeps_its_factors_and_its_base(tmp_path):
         stop_at_problem(check_study(tmp_path, [cell(rate=0.2)], factors))
     with pytest.raises(UserError, match="declared the factors judge, seed"):
         stop_at_problem(check_study(tmp_path, [cell()], ["judge"]))
+
+
+def test_looks_are_declared_before_there_are_results(tmp_path):
+    for legal in ([], [6], [2, 3], [3, 4, 6]):
+        stop_at_problem(check_looks(tmp_path, legal))
+    for illegal in ([1, 3], [3, 3], [6, 3], [0], [-2, 4], [3, 1001]):
+        with pytest.raises(UserError, match=r"Type for example: sweep\.looks=\[3,4,6\]"):
+            stop_at_problem(check_looks(tmp_path, illegal))
+    write_study(tmp_path, {"factors": ["seed"], "looks": [3, 6]})
+    stop_at_problem(check_looks(tmp_path, [3, 4]))
+    done = tmp_path / "a-s0-0123456789"
+    done.mkdir()
+    (done / "config.yaml").write_text("")
+    (done / "DONE").write_text("")
+    stop_at_problem(check_looks(tmp_path, [3, 6]))
+    stop_at_problem(check_looks(tmp_path, []))
+    with pytest.raises(UserError, match=r"begun with the looks \[3, 6\] and has results"):
+        stop_at_problem(check_looks(tmp_path, [3, 4]))
+    write_study(tmp_path, {"factors": ["seed"]})
+    with pytest.raises(UserError, match="begun with no looks and has results"):
+        stop_at_problem(check_looks(tmp_path, [3, 6]))
 
 
 @pytest.fixture
