@@ -17,6 +17,7 @@ from analysis.compare.__main__ import main
 from analysis.compare.estimate import CrossForecast, ShiftPair
 from analysis.statistics.estimate import Estimate
 from analysis.statistics.prediction import Prediction
+from study.cell.study_file import write_study as describe
 from tests.analysis.conftest import arms_of_presets, config_of, write_study
 
 
@@ -134,6 +135,15 @@ def test_a_forecast_without_an_interval_is_not_called_wrong(lost):
     at_the_end = replace(estimate, value=1.5 + 1e-12)
     whole = replace(result, shifts=[replace(row, predicted=estimate, observed=at_the_end)])
     assert printed._forecast(whole)[-1].endswith("yes"), "a float's noise is no miss"
+
+
+def test_a_study_says_which_of_its_looks_this_is(pair, capsys):
+    describe(pair / "a", {"factors": ["judge", "seed"], "looks": [2, 4]})
+    assert main(words(pair, "forecast=false")) == 0
+    said = capsys.readouterr().out
+    assert "a: This is look 1 of 2, declared at 2, 4 seeds" in said and "\nb: " not in said
+    first, second = told(pair)["looks"]
+    assert first in said and second == ""
 
 
 def test_the_same_study_twice_differs_in_nothing(tmp_path, capsys):

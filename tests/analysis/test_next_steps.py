@@ -160,6 +160,18 @@ def test_few_seeds_and_one_arm_come_first(evidence):
     assert replay.command.endswith("judge=sim-fair")
 
 
+def test_with_declared_looks_the_next_one_is_typed_and_after_the_last_none(evidence):
+    runs = runs_of("judge=sim-fair,sim-verbose", "seed=0,1,2")
+    plain = study_of(evidence, runs)
+    for looks, most in (((3, 4, 6), 4), ((3, 9), 9), ((2, 5), 5), ((2, 3), 0)):
+        study = dataclasses.replace(plain, records=dataclasses.replace(plain.records, looks=looks))
+        seeds = [step for step in choose(study, None) if "experiments.sweep" in step.command]
+        assert len(seeds) == bool(most)
+        for step in seeds:
+            assert {cell.config.seed for cell in typed(step.command)} == set(range(most))
+            assert "the next look" in step.why
+
+
 def test_a_study_that_acted_already_is_not_told_to(evidence):
     runs = runs_of("experiment=knockout")
     study = dataclasses.replace(study_of(evidence, runs), knockouts=[object()])
