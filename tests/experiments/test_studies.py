@@ -26,6 +26,7 @@ from study.cell.study_file import read_study, write_study
 from study.errors import UserError
 from study.system.files import write_yaml
 from tests.plain_user import plain_user
+from tests.waiting import GENEROUS_S
 
 Printed = Callable[..., str]
 
@@ -198,9 +199,12 @@ def test_a_server_without_owner_is_stopped_before_its_book_goes(left_server, pri
     shown = printed(clean.main, runs)
     assert str(book) in shown and f"can be removed: {format_size(size(book))}" in shown
     assert process.poll() is None
-    threading.Thread(target=process.wait, daemon=True).start()  # as init does for an orphan
+    reaper = threading.Thread(target=process.wait, daemon=True)  # as init does for an orphan
+    reaper.start()
     assert "Removed: 1 of 1" in printed(clean.main, runs, "yes=true")
-    assert process.poll() is not None and service.read() is None
+    assert service.read() is None
+    reaper.join(GENEROUS_S)
+    assert process.returncode is not None
     assert (service.folder / "a.log").exists()
 
 
