@@ -1,6 +1,6 @@
 """Several looks at one study: how small a p must be at each, so that all together err as one would.
 
-Whoever adds seeds in stages, looks after each and stops where p < .05, finds something in 7 to 12 %
+Whoever adds seeds in stages, looks after each and stops where p < .05, finds something in 7 to 11 %
 of comparisons without an effect. The looks are declared before the first, by the numbers of seeds
 at which they come (``sweep.looks=[3,4,6]``), and at each of them p has to be below one level. It is
 that of Pocock (1977, Biometrika 64, 191), whose variance is known; here the runs tell theirs, and
