@@ -118,7 +118,8 @@ class FirstScreen:
         told = [f"  {line.text()}" for arm, line in self.arms.items() if arm not in self.untold]
         untold = [_say("untold", arms=listed(self.untold))] if self.untold else []
         steps = [text for step in self.steps for text in (step.why, f"  {step.command}")]
-        return [*filter(None, [self.smoke, self.headline, self.look]), *told, *untold, *steps]
+        first = filter(None, [self.smoke, self.headline])
+        return [*first, *told, *untold, *filter(None, [self.look]), *steps]
 
 
 @dataclass(frozen=True)
