@@ -7,6 +7,7 @@ raises `FORMAT`, and a study of another format is refused: there is no code that
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict, cast
 
@@ -98,10 +99,19 @@ def _study_of_cells(study_dir: Path) -> StudyFile:
             "study": study_dir.name,
             "factors": factors,
             "base": base(cell, factors),
-            "looks": cell.config.sweep.looks,
+            "looks": _looks_of_cells(study_dir),
             "mlflow": ids,
         }
     return {}
+
+
+def _looks_of_cells(study_dir: Path) -> list[int]:
+    """The looks that a cell was laid with; a sweep that goes on need not declare them again."""
+    for folder in study_cells(study_dir):
+        with suppress(Damaged):
+            if looks := load_cell(folder).config.sweep.looks:
+                return looks
+    return []
 
 
 def looks_of(cell: Cell) -> list[int]:

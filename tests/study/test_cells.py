@@ -11,7 +11,7 @@ from experiments.plan.preflight import check_study
 from study.cell import cells
 from study.cell.cells import make_cell, save_cell
 from study.cell.folder import CellFolder, same_cells, study_cells
-from study.cell.study_file import FORMAT, read_study, write_study
+from study.cell.study_file import FORMAT, looks_of, read_study, write_study
 from study.errors import UserError
 from study.system.files import read_json
 from tests.conftest import python
@@ -142,6 +142,18 @@ def test_a_damaged_file_is_made_again_and_not_called_another_version(tmp_path: P
         again = read_study(tmp_path / "s", problems)
         assert (again["format"], again["factors"]) == (FORMAT, ["judge", "seed"])
         assert len(problems) == 1 and "is damaged" in problems[0]
+
+
+def test_the_looks_of_a_damaged_study_are_those_that_a_cell_was_laid_with(tmp_path: Path) -> None:
+    for seed, looks in ((0, []), (1, [3, 6])):
+        data = {"study": "s", "runs_dir": str(tmp_path), "seed": seed, "sweep": {"looks": looks}}
+        save_cell(make_cell(data))
+    (tmp_path / "s" / "study.json").write_text("{")
+    assert read_study(tmp_path / "s", [])["looks"] == [3, 6]
+    write_study(tmp_path / "s", {"factors": ["seed"], "looks": [2, 5]})
+    typed = make_cell({"study": "s", "runs_dir": str(tmp_path), "sweep": {"looks": [4]}})
+    left_out = make_cell({"study": "s", "runs_dir": str(tmp_path)})
+    assert (looks_of(typed), looks_of(left_out)) == ([4], [2, 5])
 
 
 def test_a_study_without_a_format_is_older_and_one_not_started_is_empty(tmp_path: Path) -> None:
