@@ -176,9 +176,10 @@ def _run_held(folder: CellFolder, threads: int) -> int:
 def _failure(error: BaseException, folder: CellFolder) -> tuple[int, str]:
     """Exit code and text of what ended a run, said in the log where it is an error: a paragraph
     where somebody can mend it."""
-    if trouble := storage.explained(error, folder.path):
-        print(trouble, flush=True)
-        return storage.EXIT, str(trouble)
+    full = None if isinstance(error, EndpointRefused) else storage.explained(error, folder.path)
+    if full:
+        print(full, flush=True)
+        return storage.EXIT, str(full)
     if stopping.interrupted(error):
         return cells.STOPPED, "stopped by a signal"
     if isinstance(error, UserError | EndpointRefused):

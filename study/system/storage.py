@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import sqlite3
 import tempfile
 from pathlib import Path
@@ -18,8 +17,6 @@ _TABLE = table(__file__)
 CAUSES = {getattr(errno, name): cause for name, cause in _TABLE.items()}
 """Error number -> what is ``said`` of it, its ``remedy``, and the ``words`` of libraries that hide
 the number."""
-_RUST = re.compile(r"\(os error (\d{1,3})\)")
-"""How a library that is written in Rust ends its text, in errors of any type."""
 _TORCH = ("pytorchstreamwriter failed", "file write failed", "unexpected pos", "iostream error")
 """Words of a write that failed, which name no cause."""
 TRIED = 8 << 20
@@ -68,10 +65,8 @@ def _cause(error: BaseException, folder: Path) -> int | None:
     if isinstance(error, OSError) and error.errno in CAUSES:
         return error.errno
     text = str(error).lower()
-    if (number := _RUST.search(text)) and int(number[1]) in CAUSES:
-        return int(number[1])
     if isinstance(error, OSError | sqlite3.Error | RuntimeError | UserError) or (
-        type(error).__name__ in ("OperationalError", "ArrowInvalid")
+        type(error).__name__ in ("Exception", "SafetensorError", "OperationalError", "ArrowInvalid")
     ):
         for number, cause in CAUSES.items():
             if any(words in text for words in cause["words"]):

@@ -14,6 +14,8 @@ import pytest
 
 from experiments import train
 from experiments.launch.pool import _Log
+from judges.endpoint.failures import EndpointRefused
+from study.cell.cells import REFUSED
 from study.cell.folder import LOCK, CellFolder, study_cells
 from study.cell.records import ROLLOUT, VERDICT, Recorder, rollout_id
 from study.system import files, locks, storage
@@ -78,7 +80,8 @@ def test_a_metrics_line_that_does_not_fit_leaves_nothing(tmp_path):
     path = tmp_path / "lines"
     files.append_line(path, "whole")
     code = (
-        "import resource, sys\nfrom pathlib import Path\nfrom study.system import files\n"
+        "import resource, sys\nsys.dont_write_bytecode = True  # else it is cut short, too\n"
+        "from pathlib import Path\nfrom study.system import files\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (50, 50))\n"
         "try:\n files.append_line(Path(sys.argv[1]), 'x' * 100)\nexcept OSError as e:\n"
         " from study.system.storage import explained\n print(explained(e, Path(sys.argv[1])))\n"
@@ -91,7 +94,8 @@ def test_a_metrics_line_that_does_not_fit_leaves_nothing(tmp_path):
 def test_what_a_checkpoint_meets_is_known_wherever_in_a_file_it_is_met(tmp_path):
     """Files of at most so many bytes: each library fails at its own place, in its own words."""
     code = (
-        "import resource, sys\nfrom pathlib import Path\nimport torch\n"
+        "import resource, sys\nsys.dont_write_bytecode = True  # else it is cut short, too\n"
+        "from pathlib import Path\nimport torch\n"
         "from safetensors.torch import save_file\n"
         "from tokenizers import Tokenizer, models\nfrom study.system.storage import explained\n"
         "folder = Path(sys.argv[1])\ntensor = {'weight': torch.zeros(500)}\n"
@@ -160,6 +164,12 @@ def test_a_cell_whose_lock_finds_no_room_says_so(tmp_path, monkeypatch, capsys):
     assert train.run_cell(CellFolder(tmp_path)) == storage.EXIT
     said = capsys.readouterr()
     assert f"{tmp_path / LOCK} cannot be written" in said.out and not said.err
+
+
+def test_a_judge_whose_own_disk_is_full_is_not_taken_for_ours(tmp_path, capsys):
+    refused = EndpointRefused(500, "refused", "No space left on device (os error 28)")
+    assert train._failure(refused, CellFolder(tmp_path)) == (REFUSED, str(refused))
+    assert "cannot be written" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("cause", "inodes"), [(errno.ENOSPC, True), (errno.EROFS, False)])
