@@ -29,6 +29,7 @@ from judges.grading.base import check_group
 from study import truth as rules
 from study.answers import answer_of
 from study.cell import cells, exchange
+from study.cell.audit import AUDIT
 from study.cell.cells import Cell
 from study.cell.completions import Completion, read_completions
 from study.cell.folder import CellFolder, study_cells
@@ -103,6 +104,8 @@ class Options:
             )
         if self.study is not None:
             check("out", self.out or "own", Name())  # it becomes a folder
+            if self.out == AUDIT:
+                raise UserError(f"out={AUDIT} is where the study's audit lies. Name another.")
 
 
 class Line(Changed, Gaps):

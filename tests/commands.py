@@ -53,6 +53,10 @@ from tests.command_server import (
 
 ROOT = Path(__file__).resolve().parents[1]
 REAL = {
+    "analysis.audit": (
+        "tests/judges/test_audit.py::"
+        "test_a_page_shows_neither_arm_nor_score_and_lets_no_other_script_run"
+    ),
     "experiments.rehearsal": (
         "tests/experiments/rehearsal/test_run.py::"
         "test_a_rehearsal_that_is_killed_goes_on_and_loses_nothing"

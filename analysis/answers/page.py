@@ -10,8 +10,6 @@ place in it. A number that is missing is null, and what is known of the reason s
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import math
 from collections import Counter, defaultdict
@@ -27,7 +25,7 @@ from analysis.answers import MOST, MOST_MB
 from analysis.answers.choice import ALL, BOTH, GAP, RANDOM, STEPS, Choice, Pick, choose
 from analysis.answers.reading import Answers, read_answers
 from analysis.display.figures import MARKERS, looks, looks_of
-from analysis.display.markup import environment
+from analysis.display.markup import environment, inline_hash
 from analysis.drift.base import base_of
 from analysis.drift.estimate import arms_in_order, usable_cells
 from analysis.records.frames import NUMBERS, read_config
@@ -318,7 +316,7 @@ def rendered(page_content: dict[str, Any]) -> str:
         (WEB / name).read_text(encoding="utf-8").strip() for name in ("page.js", "page.css")
     )
     policy = (
-        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
+        f"default-src 'none'; script-src {inline_hash(script)}; style-src {inline_hash(style)}; "
         "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; "
         "trusted-types 'none'"
     )
@@ -332,12 +330,6 @@ def rendered(page_content: dict[str, Any]) -> str:
         script=script,
         data=data,
     )
-
-
-def _hash(text: str) -> str:
-    """What a Content-Security-Policy calls an inline script or style."""
-    digest = hashlib.sha256(text.encode()).digest()
-    return f"sha256-{base64.b64encode(digest).decode()}"
 
 
 def how(page_content: dict[str, Any]) -> str:

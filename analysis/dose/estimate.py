@@ -292,7 +292,7 @@ def response(runs: Sequence[Run], feature: str) -> DoseResponse:
             "dose": doses[run.cell],
             "beta": betas[run.cell],
             "shift": shifts[run.cell],
-            "truth": shift(step_means(run, run.truth)),
+            "truth": shift(step_means(run, run.levels())),
             "first_order": predicted[run.cell].predicted.value
             if run.cell in predicted
             else kl_limit(run, betas[run.cell])[feature][0],

@@ -39,6 +39,8 @@ BY = "score by "
 """How the metric of another judge's score begins; its name follows."""
 JUDGED = ("judge_score", "gap")
 """Metrics that are missing where the acting judge's score is, and have worst cases."""
+AUDITED = ("truth", "gap")
+"""Metrics of which a reference may have told those of a few groups."""
 SHIFTS = (
     *("cell", "arm", "seed", "metric", "first", "last", "shift", "naive_var", "group_var"),
     *("tails", "unscored", "worst_low", "worst_high"),
@@ -79,10 +81,17 @@ def arms_in_order(runs: pd.DataFrame, base: str | None) -> list[str]:
     return sorted(named.unique(), key=lambda arm: (arm != base, arm))
 
 
-def score_values(run: Run) -> dict[str, np.ndarray]:
-    """`SCORES` of every rollout, each (P, G); ``gap`` is known where judge and truth are."""
-    values = (run.judge, run.truth, run.reward, run.judge - run.truth)
+def score_values(run: Run, by_group: bool = False) -> dict[str, np.ndarray]:
+    """`SCORES` of every rollout, each (P, G); ``gap`` is known where judge and truth are, and
+    ``by_group`` is that of `Run.levels`."""
+    truth = run.levels(by_group)
+    values = (run.judge, truth, run.reward, run.judge - truth)
     return dict(zip(SCORES, values, strict=True))
+
+
+def group_values(run: Run) -> dict[str, np.ndarray]:
+    """`score_values` whose means vary over groups as they do over draws of those."""
+    return score_values(run, by_group=True)
 
 
 def feature_values(run: Run) -> dict[str, np.ndarray]:
@@ -130,7 +139,7 @@ def _stretches(curves: pd.DataFrame, most: int) -> pd.DataFrame:
 
 def run_shifts(
     runs: Sequence[Run],
-    values: Callable[[Run], dict[str, np.ndarray]] = score_values,
+    values: Callable[[Run], dict[str, np.ndarray]] = group_values,
     scale: tuple[float, float] = (0.0, 1.0),
 ) -> pd.DataFrame:
     """How far each run moved, as `analysis.records.runs.shift` defines it, one row per metric.
@@ -152,6 +161,8 @@ def run_shifts(
             finite = [tail[np.isfinite(tail)] for tail in tails]
             noise = [k.var(ddof=1) / k.size if k.size > 1 else np.nan for k in finite]
             by_group = [group_sums(tail) for tail in tails]
+            asked_P = run.reference.asked_P if run.reference and metric in AUDITED else None
+            asked = [None if asked_P is None else asked_P[here] for here in at]
             clustered = sum(ratio_se(sums[sums[:, 1] > 0]) ** 2 for sums in by_group)
             unscored = 1 - sum(k.size for k in finite) / max(1, sum(tail.size for tail in tails))
             row: dict[str, Any] = {
@@ -159,19 +170,35 @@ def run_shifts(
                 **{"first": first, "last": last, "shift": shift(means)},
                 **{"naive_var": float(sum(noise)), "group_var": clustered, "unscored": unscored},
                 "tails": [
-                    Tail(run.step_P[here], of_end, sums)
-                    for here, of_end, sums in zip(at, prompts, by_group, strict=True)
+                    Tail(run.step_P[here], of_end, sums, asked_P=asked_of_end)
+                    for here, of_end, sums, asked_of_end in zip(
+                        at, prompts, by_group, asked, strict=True
+                    )
                 ],
             }
             if metric in JUDGED:
-                less = run.truth if metric == "gap" else 0.0
                 lowest, highest = (
-                    ends(step_means(run, np.where(np.isfinite(run.judge), run.judge, end) - less))
-                    for end in scale
+                    ends(step_means(run, filled))
+                    for filled in worst_cases(run, metric, scores, scale)
                 )
                 row |= {"worst_low": lowest[1] - highest[0], "worst_high": highest[1] - lowest[0]}
             rows.append(row)
     return pd.DataFrame(rows, columns=[*SHIFTS])
+
+
+def worst_cases(
+    run: Run, metric: str, values_P_G: np.ndarray, scale: tuple[float, float]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The values of one of `JUDGED`, the missing ones the least and the most that they could be,
+    (P, G) each. Where the truth of a few groups is a reference's, that of the others could be
+    anything, too."""
+    least, most = (np.full(run.judge.shape, end) for end in scale)
+    if metric == "gap":
+        known = np.isfinite(run.truth) | (run.reference is None)
+        least = least - np.where(known, run.truth, 1.0)
+        most = most - np.where(known, run.truth, 0.0)
+    has_score = np.isfinite(run.judge)
+    return np.where(has_score, values_P_G, least), np.where(has_score, values_P_G, most)
 
 
 def one_behaviour(runs: Sequence[Run], names: Sequence[str]) -> dict[str, str]:
@@ -223,9 +250,7 @@ def moved(shifts: pd.DataFrame) -> dict[str, float]:
             continue
         moves = complete_rows["shift"].to_numpy()
         square, variance = (moves**2).mean(), complete_rows["group_var"].mean()
-        free = sum(
-            (t.sums_P_2[:, 1] > 0).sum() - 1 for tails in complete_rows["tails"] for t in tails
-        )
+        free = sum(tail.free for tails in complete_rows["tails"] for tail in tails)
         certain = 0.0 if np.abs(moves).max() > FLAT else 1.0
         p = stats.f.sf(square / variance, len(complete_rows), free) if variance > 0 else certain
         p_values[str(metric)] = float(p)
@@ -276,12 +301,7 @@ def _by_arm(shifts: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
 
 def _groups_free(*parts: pd.DataFrame) -> int:
     """Degrees of freedom of the sampling variance that the groups of these runs give."""
-    return sum(
-        max(int((tail.sums_P_2[:, 1] > 0).sum()) - 1, 0)
-        for part in parts
-        for tails in part["tails"]
-        for tail in tails
-    )
+    return sum(tail.free for part in parts for tails in part["tails"] for tail in tails)
 
 
 def shift_table(

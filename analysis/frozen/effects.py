@@ -24,7 +24,6 @@ from analysis.drift.estimate import (
     mean_shift,
     run_shifts,
     run_variances,
-    score_values,
 )
 from analysis.frozen.estimate import all_frozen, frozen_shifts
 from analysis.records.runs import Run
@@ -113,7 +112,7 @@ def effects_of(
         rows = len(start.at(int(start.step_P.min())).truth)
         place: On = "held_out"
     else:
-        place, scores = "rollouts", run_shifts(runs, score_values, scale)
+        place, scores = "rollouts", run_shifts(runs, scale=scale)
         moved = run_shifts(
             runs, lambda run: {k: v for k, v in feature_values(run).items() if k in names}
         )

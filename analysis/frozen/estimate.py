@@ -10,12 +10,14 @@ difference. The prompts of one run are its sample; the run stays the unit betwee
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from analysis.drift.estimate import (
+    AUDITED,
     BY,
     JUDGED,
     SHIFTS,
@@ -25,6 +27,7 @@ from analysis.drift.estimate import (
     run_shifts,
     score_values,
     shift_table,
+    worst_cases,
 )
 from analysis.records.runs import Run
 from analysis.statistics.estimate import group_sums, known_mean, ratio_se
@@ -70,20 +73,27 @@ def frozen_shifts(
         if not has_frozen(run):
             continue
         assert run.frozen is not None
-        ends = _ends(run.frozen)
+        ends = tuple(of_members(end, ANSWERS[answers]) for end in _ends(run.frozen))
         prompts = int(np.unique(run.frozen.step_P, return_counts=True)[1][[0, -1]].max())
-        values = [answer_values(end) for end in ends]
+        values = [answer_values(end, by_group=True) for end in ends]
         for metric in values[0]:
-            first, last = (of_end[metric][:, ANSWERS[answers]] for of_end in values)
+            first, last = (of_end[metric] for of_end in values)
             row: dict[str, Any] = {
                 "cell": run.cell,
                 "arm": run.arm,
                 "seed": run.seed,
                 "metric": metric,
             }
-            row |= _shift(first, last, ends[1].prompt_P, prompts)
+            row |= _shift(first, last, ends[1], prompts, audited=metric in AUDITED)
             if metric in JUDGED:
-                row |= _worst(ends, metric, ANSWERS[answers], scale)
+                least, most = zip(
+                    *(
+                        map(known_mean, worst_cases(end, metric, of_end[metric], scale))
+                        for end, of_end in zip(ends, values, strict=True)
+                    ),
+                    strict=True,
+                )
+                row |= {"worst_low": least[1] - most[0], "worst_high": most[1] - least[0]}
             rows.append(row)
     return pd.DataFrame(rows, columns=[*SHIFTS])
 
@@ -105,18 +115,30 @@ def _prompts(end: Run) -> list[tuple[Any, int]]:
     return list(zip(prompts, prompts.groupby(prompts).cumcount(), strict=True))
 
 
-def answer_values(run: Run) -> dict[str, np.ndarray]:
+def answer_values(run: Run, by_group: bool = False) -> dict[str, np.ndarray]:
     """Judge score, truth and gap, the score by each shadow judge, and every behaviour of every
-    rollout, each (P, G)."""
-    scores = score_values(run)
+    rollout, each (P, G); ``by_group`` is that of `Run.levels`."""
+    scores = score_values(run, by_group)
     del scores["reward"]
     others = {f"{BY}{judge}": values for judge, values in run.shadows.items()}
     return scores | others | feature_values(run)
 
 
+def of_members(run: Run, members: slice) -> Run:
+    """A run with some members of each group."""
+    names = ("reward", "advantage", "truth", "judge", "features")
+    arrays: dict[str, Any] = {name: getattr(run, name)[:, members] for name in names}
+    arrays["shadows"] = {name: scores[:, members] for name, scores in run.shadows.items()}
+    if run.reference is not None:
+        arrays["reference"] = replace(run.reference, score=run.reference.score[:, members])
+    return replace(run, under={}, text=None, corrected=None, log_ratio=None, **arrays)
+
+
 def _shift(
-    first_P_G: np.ndarray, last_P_G: np.ndarray, prompt_P: Any, prompts: int
+    first_P_G: np.ndarray, last_P_G: np.ndarray, end: Run, prompts: int, *, audited: bool
 ) -> dict[str, Any]:
+    """What a metric moved between two evaluations of the same prompts, those of ``end``."""
+    asked_P = end.reference.asked_P if audited and end.reference is not None else None
     moved = last_P_G - first_P_G
     both = np.isfinite(moved)
     sums = group_sums(moved)
@@ -127,22 +149,9 @@ def _shift(
         **{"first": first, "last": last, "shift": last - first},
         "naive_var": float(moved[both].var(ddof=1)) / count if count > 1 else np.nan,
         "group_var": ratio_se(measured_sums) ** 2 if len(measured_sums) else np.nan,
-        "tails": [Tail(np.zeros(len(sums)), prompt_P, sums)],
+        "tails": [Tail(np.zeros(len(sums)), end.prompt_P, sums, asked_P)],
         "unscored": 1 - count / max(1, prompts * both.shape[1]),
     }
-
-
-def _worst(
-    ends: tuple[Run, Run], metric: str, answers: slice, scale: tuple[float, float]
-) -> dict[str, float]:
-    """The shift if every missing score were the end of the scale that lowers or raises it most."""
-    means = []
-    for end in ends:
-        judge, less = end.judge[:, answers], end.truth[:, answers] if metric == "gap" else 0.0
-        filled = (np.where(np.isfinite(judge), judge, at) - less for at in scale)
-        means.append([known_mean(values) for values in filled])
-    (first_low, first_high), (last_low, last_high) = means
-    return {"worst_low": last_low - first_high, "worst_high": last_high - first_low}
 
 
 def held_out_table(

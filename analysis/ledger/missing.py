@@ -130,7 +130,13 @@ def _recorded(run: Run) -> np.ndarray:
 
 
 def _unknown(run: Run) -> np.ndarray:
-    return _recorded(run) & ~np.isfinite(run.truth)
+    """Rollouts whose truth could not be had. Of an audited run these are of groups that the
+    reference was asked about: the others were left out at random."""
+    unknown = _recorded(run) & ~np.isfinite(run.truth)
+    if run.reference is None:
+        return unknown
+    left_out_P = ~run.reference.asked_P & ~np.isfinite(run.truth).any(axis=1)
+    return unknown & ~left_out_P[:, None]
 
 
 def _kept(run: Run, missing_P_G: np.ndarray) -> np.ndarray:

@@ -94,7 +94,7 @@ def frontier(runs: Sequence[Run]) -> Figure | None:
     axes.axline((0.5, 0.5), slope=1, color="0.6", linewidth=1, zorder=0)
     labelled: set[str] = set()
     for run in runs:
-        path = step_means(run, run.judge), step_means(run, run.truth)
+        path = step_means(run, run.judge), step_means(run, run.levels())
         window = -(-len(path[0]) // 10)
         first, last = path[0][:window], path[0][-window:]
         if not np.isfinite(first).any() or not np.isfinite(last).any():

@@ -47,6 +47,8 @@ KNOTS = 48
 POOLED = 9
 """Steps around each over which the variance of its mean is averaged: one step has few groups."""
 NO_STEP = Estimate(NAN, unit="step")
+FEWEST_GROUPS = 2
+"""Groups with a gap that a standard error takes."""
 MISFIT = 0.99
 """Share of refits to pure group noise that leave fewer squares than a rise said not to fit."""
 BENDS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], ...]] = {
@@ -272,6 +274,7 @@ def line(
     The alarm of a run that it could end (``correction.stop``) is about the scores that it heard,
     the corrected ones.
     """
+    run = by_looks(run)
     calibration = judge_error.calibrated(run, run.judge)
     expected = calibration.expected(run) if calibration.is_known else run.truth
     residual_sums = group_sums(run.judge - expected)
@@ -330,10 +333,30 @@ def alarmed(
     return rule, int(steps[place]) if place >= 0 else None
 
 
+def by_looks(run: Run) -> Run:
+    """A run as its gap is looked at. Of an audited run that is its audited groups: a step may have
+    one of them or none, so steps are taken together until they have `FEWEST_GROUPS`, and stand as
+    the last of them. Any other run is itself."""
+    if run.reference is None or not run.reference.truth_P.any():
+        return run
+    run = run.where(np.isfinite(run.judge - run.truth).any(axis=1))
+    steps, counts = np.unique(run.step_P, return_counts=True)
+    ends, groups = [], 0
+    for step, count in zip(steps.tolist(), counts.tolist(), strict=True):
+        groups += count
+        if groups >= FEWEST_GROUPS:
+            ends.append(step)
+            groups = 0
+    if not ends:
+        return run
+    ends[-1] = steps[-1]  # what is left over goes with the last
+    return replace(run, step_P=np.array(ends)[np.searchsorted(ends, run.step_P)])
+
+
 def _whole(run: Run, recorded: int) -> int:
     """Steps for which a run's alarm is calibrated: those on record, and all that were declared
     where the alarm may have ended it before them."""
-    stops = run.config.get("correction.stop")
+    stops = run.config.get("correction.stop") and run.reference is None
     return max(recorded, int(run.config.get("trainer.steps") or 0) if stops else 0)
 
 
@@ -347,6 +370,7 @@ def _ends_of(means_T: np.ndarray) -> tuple[float, float]:
 
 def planted_false_alarms(run: Run, rule: Rule) -> Estimate:
     """`false_alarms` on 500 bias-free runs of this run's steps, groups and spread of the gap."""
+    run = by_looks(run)
     gap = run.judge - run.truth
     sums = group_sums(gap)
     steps = _whole(run, len(np.unique(run.step_P)))

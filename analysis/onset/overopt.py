@@ -315,7 +315,7 @@ def rows(run: Run) -> list[dict[str, Any]]:
     by_step = dict(zip(kl.steps.tolist(), kl.kl.tolist(), strict=True))
     d = np.sqrt([by_step.get(step, NAN) for step in np.unique(run.step_P).tolist()])
     lines = []
-    for name, scores in (("truth", run.truth), ("judge", run.judge)):
+    for name, scores in (("truth", run.levels(by_group=True)), ("judge", run.judge)):
         fitted = overoptimisation(d, run.step_P, group_sums(scores))
         note = fitted.note if len(kl.steps) else kl.source
         axes = {"cell": run.cell, "arm": run.arm, "seed": run.seed, "score": name}

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.records.runs import Run
+from study.cell.audit import AUDIT
 from study.cell.folder import CellFolder
 from study.cell.parts import read_part
 from study.system.files import Damaged
@@ -51,8 +52,9 @@ def with_replays(runs: Sequence[Run], study_dir: Path) -> tuple[list[Run], list[
 
 
 def replays_of(study_dir: Path, cell: str) -> list[CellFolder]:
-    """The folders of a run's replays, by name."""
-    return sorted(map(CellFolder, (study_dir / "replays").glob(f"*/{cell}")))
+    """The folders of a run's replays, by name; an audit is none, as it is of some answers."""
+    folders = map(CellFolder, (study_dir / "replays").glob(f"*/{cell}"))
+    return sorted(folder for folder in folders if folder.study_dir.name != AUDIT)
 
 
 def _judges(folder: CellFolder) -> dict[str, str]:

@@ -23,7 +23,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.records import policies
-from analysis.records.audit import disagreements
+from analysis.records.audited import Reference, truth_of_all, with_reference
+from analysis.records.consistency import disagreements
 from analysis.records.frames import (
     NAMELESS,
     OPERATOR,
@@ -49,6 +50,7 @@ from study.features import FEATURES, measured, shared_keyword
 from study.programs.endings import Ending
 from study.progress import each
 from study.screen import plural
+from study.system.files import Damaged
 
 LARGE = 64_000_000
 """Bytes on disk from which other processes are worth their start."""
@@ -113,6 +115,8 @@ class Run:
     log_ratio: np.ndarray | None = None
     """(P, G), log-probability of a completion under the policy minus under the start policy, in
     nats; None where the start policy's was not recorded."""
+    reference: Reference | None = None
+    """What the reference of the study's audit said; None where it was asked nothing."""
     frozen: Run | None = None
     """The answers to held-out rows: their groups by evaluated step, 0 too, the greedy one first and
     then those drawn; without reward and advantage. None where there are none."""
@@ -143,6 +147,13 @@ class Run:
         """Feature -> dose of a simulated judge; None for a real judge."""
         return judge_doses(self.config)
 
+    def levels(self, by_group: bool = False) -> np.ndarray:
+        """The truth for means over answers, (P, G): `analysis.records.audited.truth_of_all` where
+        a reference was asked about some of them, else ``truth``."""
+        if self.reference is None or not self.reference.truth_P.any():
+            return self.truth
+        return truth_of_all(self.judge, self.truth, self.reference, by_group=by_group)
+
     def at(self, step: int) -> Run:
         """The groups of one step."""
         return self.where(self.step_P == step)
@@ -154,6 +165,7 @@ class Run:
             n for n in ("domain_P", "prompt_P", "text", "corrected") if getattr(self, n) is not None
         )
         part: dict[str, Any] = {name: getattr(self, name)[here] for name in arrays}
+        part["reference"] = None if self.reference is None else self.reference.where(here)
         part["shadows"] = {name: scores[here] for name, scores in self.shadows.items()}
         part["under"] = {
             policy: part["reward"] if rewards is self.reward else rewards[here]
@@ -407,7 +419,11 @@ def _read_answers(
     if rollouts.empty:
         return None, rollouts, verdicts, problems
     place, step_P = _placing(rollouts)
-    truth = place(rollouts["truth"].to_numpy())
+    truth, reference = place(rollouts["truth"].to_numpy()), None
+    try:
+        truth, reference = with_reference(cell, rollouts, place, truth, frozen)
+    except Damaged as error:
+        problems.append(f"{error.path}: it {error.why}")
     nothing = np.full_like(truth, np.nan)
     run = Run(
         *(cell.name, str(row.iloc[0]["arm"]), int(row.iloc[0]["seed"]), False, step_P),
@@ -416,6 +432,7 @@ def _read_answers(
         features=place(features),
         names=(*FEATURES, *(name.removeprefix(FEATURE) for name in calls)),
         shadows={name: place(scores) for name, scores in _shadow_means(verdicts, len(rollouts))},
+        reference=reference,
         rollouts=len(rollouts),
         prompt_P=_of_groups(place, rollouts["prompt_id"]),
     )

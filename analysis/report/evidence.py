@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.audit.estimate import StudyAudit, audit_of
 from analysis.crossjudge.estimate import Inflation, agreement, inflation, matrix
 from analysis.display.figures import DRAWN
 from analysis.dose.estimate import FEWEST as FEWEST_DOSES
@@ -118,6 +119,8 @@ class Evidence:
     """`analysis.crossjudge.estimate.matrix`: the gain of each policy under each judge."""
     inflation: list[Inflation]
     agreement: pd.DataFrame
+    audit: StudyAudit | None
+    """What a reference says of a share of the answers; None where none was asked."""
     panels: list[Panel]
     substitutions: list[Substitution]
     no_substitution: str
@@ -242,6 +245,7 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
         gains=gains,
         inflation=inflation(gains) if len(gains) else [],
         agreement=agreement(runs),
+        audit=audit_of(by_arm, records.folder),
         panels=worth(runs),
         substitutions=substitutions(runs, base=plain),
         no_substitution=why_no_substitution(runs, plain),

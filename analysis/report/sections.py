@@ -15,6 +15,7 @@ from typing import Any, Concatenate
 import pandas as pd
 from markupsafe import Markup
 
+from analysis.audit import display as audit_display
 from analysis.crossjudge import estimate as crossjudge
 from analysis.display import markup
 from analysis.display.figures import looks, looks_of
@@ -305,9 +306,8 @@ def samples(evidence: Evidence, prompts: int = 2) -> list[str]:
 @section
 def provenance(evidence: Evidence) -> list[str]:
     """Run ids with config hash, code version and numbers of records; problems; versions."""
-    packages = ", ".join(
-        f"{name} {version(name)}" for name in ("judgedrift", "numpy", "pandas", "scipy")
-    )
+    names = ("judgedrift", "numpy", "pandas", "scipy")
+    packages = ", ".join(f"{name} {version(name)}" for name in names)
     fragments = [
         title("provenance"),
         "<h3>Runs behind each arm</h3>",
@@ -437,6 +437,7 @@ def frontier(evidence: Evidence) -> list[str]:
 onsets = _of("onsets", onset_display.section, always=True)
 doses = _of("doses", dose_display.section)
 knockout = _of("knockouts", knockout_display.section)
+audit = _of("audit", audit_display.section)
 interventions = _of("interventions", interventions_display.section)
 panels = _of("panels", panel_display.section)
 mixture = _of("mixture", mixture_display.section)
@@ -446,7 +447,7 @@ field = _of("field", field_display.section)
 
 
 SECTIONS = (
-    front, scores, gap, behaviours, doses, ledger, predictions, knockout, interventions,
+    front, scores, gap, audit, behaviours, doses, ledger, predictions, knockout, interventions,
     panels, mixture, workflow, families, onsets, frontier, field, judges, failures, samples,
     findings, runs, caveats, method, provenance,
 )  # fmt: skip
@@ -491,9 +492,8 @@ def fragments_of(evidence: Evidence, sample_prompts: int) -> list[str]:
     """The fragments of all sections behind the first screen, in their order."""
     fragments: list[str] = []
     for write in each(SECTIONS[1:], "sections of the report", len(SECTIONS) - 1):
-        settings = (sample_prompts,) if write is samples else ()
         try:
-            fragments += write(evidence, *settings)
+            fragments += write(evidence, *([sample_prompts] if write is samples else []))
         except Exception as error:
             error.add_note(f"This came of section {getattr(write, '__name__', '')} of the report.")
             raise

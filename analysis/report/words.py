@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import binom
 
+from analysis.audit import display as audit
 from analysis.display.markup import bracket, listed, number, p_value, render_text, signed
 from analysis.drift.figures import NO_REASON
 from analysis.frozen.estimate import has_frozen
@@ -83,7 +84,8 @@ def extent(evidence: Evidence) -> str:
         verdicts=verdicts,
         end=_end(verdicts, unscored),
     )
-    return counts + apart
+    audited = f" {audit.extent(evidence.audit)}" if evidence.audit else ""
+    return counts + apart + audited
 
 
 def _end(verdicts: int, unscored: int) -> str:
@@ -430,7 +432,9 @@ def _of_scores(evidence: Evidence) -> Iterator[str]:
         yield _limit("no_rollout")
         return
     if not any(np.isfinite(run.truth).any() for run in runs):
-        yield _limit("no_truth")
+        yield _limit("no_truth", study=evidence.name)
+    if evidence.audit is not None and evidence.audit.is_truth:
+        yield _limit("audited", who=audit.who(evidence.audit))
     for arm in sorted({run.arm for run in runs}):
         scores = np.concatenate([run.judge.ravel() for run in evidence.recorded(arm)])
         scores = scores[~np.isnan(scores)]

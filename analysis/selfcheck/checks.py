@@ -17,6 +17,7 @@ import pandas as pd
 from scipy import stats
 from scipy.stats import norm
 
+from analysis.audit import planted as audit
 from analysis.field import planted as field
 from analysis.forecast import planted as propagation
 from analysis.ledger.estimate import step_row
@@ -226,6 +227,7 @@ CHECKS: tuple[Check, ...] = (
     *workflow.CHECKS,
     *field.CHECKS,
     *panel.CHECKS,
+    *audit.CHECKS,
 )
 
 

@@ -20,33 +20,50 @@ WORDY = {
 }
 
 
-def write_run(runs: Path, task_name: str = "mixed-mini", reward: str = "judge") -> Path:
-    """A run whose groups of three give one right answer: bare, wordy, and none at all."""
+def write_run(
+    runs: Path,
+    task_name: str = "mixed-mini",
+    reward: str = "judge",
+    steps: int = 1,
+    truths: bool = True,
+    seed: int = 0,
+) -> Path:
+    """A run whose groups of three give one right answer: bare, wordy, and none at all. Without
+    ``truths`` no rule has told any, no two texts are equal, and the run is done."""
     # so low that no score reaches the end of the scale
     judge, task = load_presets("sim-verbose", task_name, ["judge.simulated.leniency=-0.4"])
     study = runs / "told"
-    study.mkdir(parents=True)
+    study.mkdir(parents=True, exist_ok=True)
     study_file.write_study(study, {"study": "told", "factors": ["judge", "seed"]})
     config = Study(
         study="told",
         judge=judge,
         task=task,
         reward=Reward(name=reward),
-        trainer=Trainer(steps=1, group_size=3),
+        trainer=Trainer(steps=steps, group_size=3),
+        seed=seed,
     )
     data = dataclasses.asdict(config)
-    cell = study / f"sim-verbose-s0-{digest(data)}"
+    cell = study / f"sim-verbose-s{seed}-{digest(data)}"
     (cell / "rollouts").mkdir(parents=True)
     (cell / "config.yaml").write_text(yaml.safe_dump(data))
     rows = kind_of(task).rows(task, "train")
     if task_name == "mixed-mini":
         rows = [next(row for row in rows if row.domain == domain) for domain in PLAIN]
-    records = [
-        record
-        for group, row in enumerate(rows[:3])
-        for record in _group(group, row, program=reward != "judge")
-    ]
-    write_part(cell / "rollouts" / part_name(1), records, ROLLOUT)
+    for step in range(1, steps + 1):
+        records = [
+            record | {"step": step, "rollout_id": f"{step:06d}-{record['rollout_id'][7:]}"}
+            for group, row in enumerate(rows[:3])
+            for record in _group(group, row, program=reward != "judge")
+        ]
+        if not truths:
+            apart = " " * (step + steps * seed)
+            for record in records:
+                answer = record["answer"] and record["answer"] + apart
+                record |= {"truth": None, "answer": answer}
+        write_part(cell / "rollouts" / part_name(step), records, ROLLOUT)
+    if not truths:
+        (cell / "DONE").touch()
     return study
 
 

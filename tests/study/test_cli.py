@@ -255,7 +255,7 @@ def test_a_study_or_a_file_that_cannot_be_is_said_before_the_work(runs_dir, word
 def test_every_analysis_of_one_study_takes_the_same(runs_dir, capsys) -> None:
     mains = [main_of(name) for name in commands() if name.startswith("analysis.")]
     studies = [main for main in mains if issubclass(main.kind, StudyOptions)]
-    assert len(studies) == 20
+    assert len(studies) == 21
     needed = {
         "analysis.confusion": ["out=numbers.json"],
         "analysis.export": ["format=csv", "out=answers.csv"],

@@ -1,0 +1,153 @@
+"""What a reference said of a run's audited answers, and what that says of all of its answers.
+
+A reference, other judges or a person, is asked about whole groups that were drawn at random
+(`study.cell.audit`). Its scores are the truth of those groups, and the truth of the others stays
+missing: what is measured within groups is measured in a random sample of them. `truth_of_all` is
+for means over all answers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from study.cell import audit as kept
+from study.cell.audit import Audit, Frame
+from study.cell.folder import CellFolder
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What the reference said of a run of P groups of G answers.
+
+    Attributes:
+        score: (P, G), NaN where it said nothing.
+        asked_P: the groups that it was asked about: there nothing is an answer that could not be
+            had.
+        truth_P: those of them whose truth no rule knows, so that its score is their truth.
+        stretch_P: the stretch of the draw that each group is in.
+    """
+
+    score: np.ndarray
+    asked_P: np.ndarray
+    truth_P: np.ndarray
+    stretch_P: np.ndarray
+
+    def where(self, here_P: np.ndarray) -> Reference:
+        """The groups of which ``here_P`` is true."""
+        arrays = (self.score, self.asked_P, self.truth_P, self.stretch_P)
+        return Reference(*(array[here_P] for array in arrays))
+
+
+def with_reference(
+    cell: CellFolder,
+    rollouts: pd.DataFrame,
+    place: Callable[[np.ndarray], np.ndarray],
+    truth_P_G: np.ndarray,
+    frozen: bool,
+) -> tuple[np.ndarray, Reference | None]:
+    """A run's truth, that of audited groups among it, and what the reference said; None where it
+    was asked nothing.
+
+    Of a person count the groups up to the first that is not answered whole.
+
+    Args:
+        rollouts: rollout_id, step, group, prompt_id and answer of N rollouts.
+        place: puts an (N,) into (P, G).
+        frozen: whether they are answers to held-out rows.
+
+    Raises:
+        Damaged: the files of the audit cannot be read.
+    """
+    audit = kept.load(cell.study_dir)
+    name = kept.held_out(cell.name) if frozen else cell.name
+    if audit is None or name not in audit.sizes:
+        return truth_P_G, None
+    if audit.by_person:
+        score_of = _of_person(cell.study_dir, name, audit, rollouts)
+    else:
+        score_of = _of_judges(cell.study_dir, name, audit)
+    drawn = {(each.step, each.group) for each in audit.groups if each.cell == name}
+    places = zip(rollouts["step"].tolist(), rollouts["group"].tolist(), strict=True)
+    at_drawn_N = np.array([place in drawn for place in places], dtype=bool)
+    answered_N = rollouts["rollout_id"].isin(list(score_of)).to_numpy() & at_drawn_N
+    if not answered_N.any():
+        return truth_P_G, None
+    asked_P = (place(answered_N.astype(float)) == 1).any(axis=1)
+    score = place(np.array([score_of.get(name) for name in rollouts["rollout_id"]], dtype=float))
+    score[~asked_P] = np.nan
+    own_P = asked_P & np.isnan(truth_P_G).all(axis=1)
+    truth = np.where(own_P[:, None], score, truth_P_G)
+    step_P, group_P = (
+        np.nanmax(place(rollouts[key].to_numpy(float)), axis=1).astype(int)
+        for key in ("step", "group")
+    )
+    frame = Frame(name, 0, audit.steps[name], step_P, group_P)
+    return truth, Reference(score, asked_P, own_P, frame.stretch_P)
+
+
+def _of_judges(study_dir: Path, cell: str, audit: Audit) -> dict[str, float | None]:
+    """Rollout -> mean of the judges' scores, each that of its votes; None where one gave none."""
+    votes: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    columns = ["rollout_id", "judge", "score"]
+    for _, table in kept.cell_of(study_dir, cell).records("verdicts", columns):
+        for vote in table.to_pylist():
+            by_judge = votes[vote["rollout_id"]]
+            by_judge[vote["judge"]] += [] if vote["score"] is None else [vote["score"]]
+    return {
+        rollout: float(np.mean([np.mean(scores) for scores in by_judge.values()]))
+        if len(by_judge) == len(audit.reference) and all(by_judge.values())
+        else None
+        for rollout, by_judge in votes.items()
+    }
+
+
+def _of_person(
+    study_dir: Path, cell: str, audit: Audit, rollouts: pd.DataFrame
+) -> dict[str, float | None]:
+    """Rollout -> the person's score, of the groups that count."""
+    answers = kept.load_answers(study_dir)
+    whole = kept.answered_groups(audit, kept.load_questions(study_dir), answers)
+    columns = (rollouts[name] for name in ("rollout_id", "step", "group", "prompt_id", "answer"))
+    names = {
+        rollout: kept.question_of(audit, prompt_id, answer if isinstance(answer, str) else "")
+        for rollout, step, group, prompt_id, answer in zip(*columns, strict=True)
+        if (cell, step, group) in whole
+    }
+    return {rollout: answers[name] for rollout, name in names.items() if name in answers}
+
+
+def truth_of_all(
+    judge_P_G: np.ndarray, truth_P_G: np.ndarray, reference: Reference, *, by_group: bool
+) -> np.ndarray:
+    """What the truth of every answer comes to in a mean over answers, (P, G).
+
+    In each stretch it is score - d, where d is the mean of score - truth of the audited answers
+    (the difference estimator: Särndal, Swensson and Wretman, Model Assisted Survey Sampling, 6.3).
+    Where a rule knows the truth, that stands. NaN without a score, and in a stretch without an
+    audited answer.
+
+    Args:
+        by_group: also take off (I / p) (score - truth - d), where I is 1 for an audited answer and
+            p the share of those: the mean stays the same, and varies over groups as it does over
+            draws.
+    """
+    gap = judge_P_G - truth_P_G
+    by_rule_P = ~reference.truth_P & np.isfinite(truth_P_G).any(axis=1)
+    out = np.where(by_rule_P[:, None], truth_P_G, np.nan)
+    for stretch in np.unique(reference.stretch_P):
+        here = (reference.stretch_P == stretch) & ~by_rule_P
+        known = np.isfinite(gap[here]) & reference.truth_P[here, None]
+        if not known.any():
+            continue
+        mean = gap[here][known].mean()
+        out[here] = judge_P_G[here] - mean
+        if by_group:
+            share = known.sum() / np.isfinite(judge_P_G[here]).sum()
+            out[here] -= np.where(known, gap[here] - mean, 0.0) / share
+    return out
