@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.text import Text
 
 from analysis.records.arms import arm_names
-from experiments.monitor.alarms import Rings, alarms
+from experiments.monitor.alarms import Rings, alarms, rise
 from experiments.monitor.notify import AlarmBell, command_of
 from experiments.monitor.read import Alarm, CellReader, View, clock, totals
 from experiments.monitor.screen import draws, screen, summary, throttled
@@ -98,9 +98,9 @@ class Board:
             view.state = self._begins(folder, view)
         told_by = (view.state, view.stalled, view.step)
         if self._looked.get(folder) == told_by:
-            view.alarms = before.alarms
+            view.alarms, view.rise = before.alarms, before.rise
         else:
-            view.alarms = alarms(view, self._runs_dir)
+            view.alarms, view.rise = alarms(view, self._runs_dir), rise(view)
         self._looked[folder], self._views[folder] = told_by, view
 
     def _begins(self, folder: CellFolder, view: View) -> str:

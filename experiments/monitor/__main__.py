@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from experiments.monitor.alarms import Rings, alarms
+from experiments.monitor.alarms import Rings, alarms, rise
 from experiments.monitor.disagreements import Disagreements
 from experiments.monitor.read import StudyReader, View, totals
 from experiments.monitor.restart import restart
@@ -97,6 +97,7 @@ class Watch:
             self.views = self.reader.views()
         for view in self.views:
             view.alarms = alarms(view, str(self.options.runs_dir))
+            view.rise = rise(view)
         all_done = bool(self.views) and all(view.state == "done" for view in self.views)
         return all_done or self.options.once
 

@@ -18,7 +18,9 @@ from functools import lru_cache
 import numpy as np
 
 from analysis.ledger.row_slopes import own_slopes, shrunken
-from experiments.monitor.read import Alarm, View, on_this_host
+from analysis.statistics.sequence import FEWEST as FEWEST_STEPS
+from analysis.statistics.sequence import e_value, running_mean
+from experiments.monitor.read import Alarm, Rise, View, on_this_host
 from study.cell.folder import CellFolder
 from study.cell.parts import read_part
 from study.command_names import study_words, typed
@@ -161,6 +163,8 @@ FIRST_STEPS, FIRST_SHARE = 8, 0.2
 RISE, RISE_SD = 0.05, 2.0
 """A gap has risen from this much above its usual one on, and this many standard deviations of the
 first steps."""
+MOST_EVIDENCE = 1e12
+"""An e-value is not told apart beyond this."""
 STARVED = 0.5
 """Share of ``judge.max_unscored_frac`` from which a judge is starved."""
 FEW_MISSING = 0.02
@@ -304,15 +308,11 @@ def _no_signal(view: View, study: str) -> Alarm | None:
 
 
 def _gap(view: View, study: str) -> Alarm | None:
-    gaps, truths = (view.series.get(name, []) for name in ("bias/judge_minus_truth", "truth/mean"))
+    by_itself, unexplained = _unexplained(view)
+    if not unexplained or (risen := rise_of_gap(unexplained, view.steps or 0)) is None:
+        return None
+    gaps = view.series["bias/judge_minus_truth"]
     first = _first_steps(view.steps or 0)
-    if not gaps or gaps[-1][0] <= first:
-        return None
-    keyword = str(view.config.get("judge.simulated.keyword") or "")
-    by_itself = explained(truths, view.folder, first, keyword)
-    unexplained = [(step, gap - by_itself.get(step, 0.0)) for step, gap in gaps]
-    if (risen := rise_of_gap(unexplained, view.steps or 0)) is None:
-        return None
     usual = statistics.fmean(gap for step, gap in gaps if step <= first)
     recent = gaps[-IN_A_ROW:]
     now = statistics.fmean(gap for _, gap in recent)
@@ -321,6 +321,34 @@ def _gap(view: View, study: str) -> Alarm | None:
     if part >= 0.005:
         sentence += f", {part:.2f} of it expected from the judge's first scores"
     return Alarm("", "gap onset", f"{sentence}.", f"python -m analysis.onset {study}", risen[0])
+
+
+def _unexplained(view: View) -> tuple[dict[int, float], list[tuple[int, float]]]:
+    """By step, how much of the gap is expected, and step and gap less that; nothing before the
+    first steps are over."""
+    gaps, truths = (view.series.get(name, []) for name in ("bias/judge_minus_truth", "truth/mean"))
+    first = _first_steps(view.steps or 0)
+    if not gaps or gaps[-1][0] <= first:
+        return {}, []
+    keyword = str(view.config.get("judge.simulated.keyword") or "")
+    by_itself = explained(truths, view.folder, first, keyword)
+    return by_itself, [(step, gap - by_itself.get(step, 0.0)) for step, gap in gaps]
+
+
+def rise(view: View) -> Rise | None:
+    """By how much the gap of all later steps is above that of the first; None where these, or the
+    later ones, are too few to tell. What the first steps may be off by is in its interval."""
+    _, unexplained = _unexplained(view)
+    last = _first_steps(view.steps or 0)
+    first = [gap for step, gap in unexplained if step <= last]
+    later = [gap for step, gap in unexplained if step > last]
+    if len(first) < FIRST_STEPS or len(later) < FEWEST_STEPS:
+        return None
+    usual = statistics.fmean(first)
+    off = DOUBT * statistics.stdev(first) / len(first) ** 0.5
+    mean, low, high = running_mean([gap - usual for gap in later])
+    evidence = e_value([gap - usual for gap in later], off)
+    return Rise(mean, low - off, high + off, min(evidence, MOST_EVIDENCE))
 
 
 def _first_steps(steps: int) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.records.arms import arm_names
+from analysis.statistics.sequence import e_bh
 from experiments.monitor.tail import OF_DOMAIN, RECENT, TIME, Series, Tail, of_domain
 from experiments.policies.load import TINY
 from study.cell.folder import SILENT_S, STATES, CellFolder, Status, study_cells
@@ -30,7 +31,7 @@ its steps where these take longer."""
 JSON_KEYS = (
     *("cell", "arm", "judge", "seed", "state", "phase", "step", "steps", "s_per_step", "eta_s"),
     *("beat_age_s", "tokens_per_s", "truth", "judge_mean", "gap", "unscored", "zero_std"),
-    *("domains", "alarms"),
+    *("domains", "rise", "alarms"),
 )
 """What is said of a cell with ``json=true``, in this order."""
 
@@ -60,6 +61,21 @@ class Alarm:
 def clock(seconds: float) -> str:
     """A time for people, as this host's clock shows it."""
     return time.strftime("%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+@dataclass(frozen=True)
+class Rise:
+    """By how much the gap is above that of the first steps, beyond what is expected: the mean of
+    all later steps, between ``low`` and ``high`` whenever one looks.
+
+    ``e_value`` is how much they speak against a gap that did not rise; both are those of
+    `analysis.statistics.sequence`.
+    """
+
+    mean: float
+    low: float
+    high: float
+    e_value: float
 
 
 @dataclass
@@ -93,6 +109,7 @@ class View:
     domains: dict[str, dict[str, float | int | None]] = field(default_factory=dict)
     """Domain -> accuracy and accuracy_step of the last held-out evaluation; truth, judge, gap,
     unscored_frac and frac_zero_std of the last step that had rows of it."""
+    rise: Rise | None = None
     alarms: list[Alarm] = field(default_factory=list)
     status: Status = field(default_factory=Status)
     config: dict[str, Any] = field(default_factory=dict)
@@ -118,6 +135,7 @@ class View:
     def as_json(self) -> dict[str, Any]:
         """The fields of `JSON_KEYS` and the alarms, for programs."""
         record = {key: getattr(self, key) for key in JSON_KEYS}
+        record["rise"] = None if self.rise is None else asdict(self.rise)
         return record | {"alarms": [asdict(alarm) for alarm in self.alarms]}
 
 
@@ -338,8 +356,16 @@ def totals(views: Sequence[View]) -> dict[str, Any]:
         "eta_s": sum(seconds_left) / len(running) if running and seconds_left else None,
         "unscored": _unscored(views),
         **_start(running),
+        "risen": risen(views),
         "alarms": sum(len(view.alarms) for view in views),
     }
+
+
+def risen(views: Sequence[View]) -> int:
+    """Cells whose gap has risen: e-BH over all that tell, so that of those that are counted one in
+    twenty is there by chance at most, on average, however often one looks."""
+    values = [view.rise.e_value for view in views if view.rise is not None]
+    return int(e_bh(values).sum()) if values else 0
 
 
 def _start(running: Sequence[View]) -> dict[str, Any]:

@@ -88,6 +88,8 @@ def summary(totals: dict[str, Any]) -> str:
         words.append(f"${totals['usd']:.2f}")
     if totals["eta_s"] is not None:
         words.append(f"eta {duration(totals['eta_s'])}")
+    if totals["risen"]:
+        words.append(f"gap risen in {plural(totals['risen'], 'cell')}")
     if totals["alarms"]:
         words.append(plural(totals["alarms"], "alarm"))
     return "  ".join(words)

@@ -20,9 +20,11 @@ from experiments.monitor.alarms import (
     Rings,
     alarms,
     fitted,
+    rise,
     rise_of_gap,
 )
-from experiments.monitor.read import Alarm, StudyReader
+from experiments.monitor.read import Alarm, Rise, StudyReader, View, risen, totals
+from experiments.monitor.screen import summary
 from study.cell.records import METRICS, ROLLOUT, part_name, rollout_id, write_part
 from tests.experiments.monitoring.conftest import record, run
 
@@ -308,3 +310,46 @@ def test_verdicts_that_are_missing_at_random_take_nothing(folder, seed):
     record_answers(folder, 20, lambda words, rng: rng.random() < 0.15, seed)
     record(folder, 20, judge__unscored_frac=0.15)
     assert "lost push" not in alarms_of(folder)
+
+
+def watched(folder, rng, level):
+    """What the monitor says of a gap's rise at every look, of 40 steps of which the last 32 are up
+    by ``level``."""
+    gaps = 0.1 + rng.normal(0, 0.03, 40)
+    gaps[FIRST_STEPS:] += level
+    series = list(enumerate(gaps.tolist(), start=1))
+    views = (
+        View(folder.name, folder, steps=40, series={"bias/judge_minus_truth": series[:seen]})
+        for seen in range(1, 41)
+    )
+    return [rise(view) for view in views]
+
+
+def test_a_rise_may_be_watched_at_every_step(folder):
+    rng = np.random.default_rng(5)
+    rung = left = 0
+    for _ in range(200):
+        seen = [each for each in watched(folder, rng, 0.0) if each is not None]
+        assert len(seen) == 40 - FIRST_STEPS - 7  # eight later steps are the fewest
+        rung += any(each.e_value >= 20 for each in seen)
+        left += not all(each.low <= 0 <= each.high for each in seen)
+    # .05 of 200 is 10, SD 3.1: four of them
+    assert rung <= 22 and left <= 22
+    risen_by = [watched(folder, rng, 0.12)[-1] for _ in range(20)]
+    assert all(each.e_value > 20 and 0 < each.low < each.mean < each.high for each in risen_by)
+    assert np.mean([each.mean for each in risen_by]) == pytest.approx(0.12, abs=0.015)
+
+
+def test_cells_are_counted_whose_gap_rises_beyond_chance(folder):
+    def view_of(evidence):
+        seen = None if evidence is None else Rise(0.1, 0.0, 0.2, evidence)
+        return View(folder.name, folder, rise=seen)
+
+    assert risen([view_of(None)]) == 0
+    assert risen([view_of(30.0), view_of(None)]) == 1
+    assert risen([view_of(30.0), view_of(1.0)]) == 0
+    assert risen([view_of(80.0), view_of(25.0), view_of(1.0)]) == 1
+    assert risen([view_of(80.0), view_of(30.0), view_of(1.0)]) == 2
+    words = summary(totals([view_of(80.0), view_of(30.0), view_of(1.0)]))
+    assert "gap risen in 2 cells" in words
+    assert "gap risen" not in summary(totals([view_of(1.0)]))
