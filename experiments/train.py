@@ -58,6 +58,7 @@ from study.sandbox.pool import Pool
 from study.system import stopping, storage
 from study.system.files import Damaged, clear_leftovers, write_json, write_text
 from study.system.machine import cpus
+from study.system.spent import Spent
 from study.tasks import checked, kind_of, oracle
 from study.tasks.kind import grading
 from study.tasks.rules import RuleRunner
@@ -120,7 +121,7 @@ def _run_leased(folder: CellFolder, threads: int) -> int:
 
 def _run_held(folder: CellFolder, threads: int) -> int:
     """Run a cell whose lock this process holds; its end is on record when this returns."""
-    started, before = time.time(), 0.0
+    started, before, spent = time.time(), 0.0, Spent("starting")
     if processes.count() > 1:
         processes.leave_with_launcher()
     code, problem = 1, ""
@@ -129,7 +130,8 @@ def _run_held(folder: CellFolder, threads: int) -> int:
     try:
         clear_leftovers(folder.path)
         cell = cells.load_cell(folder)
-        before = folder.status().get("seconds", 0.0)
+        status = folder.status()
+        before, spent = status.get("seconds", 0.0), Spent("starting", status.get("spent"))
         for sentence in unsound(folder):
             print(sentence, flush=True)
         folder.set_status(
@@ -142,7 +144,7 @@ def _run_held(folder: CellFolder, threads: int) -> int:
             phase="starting",
             beat=started,
         )
-        train(cell, threads)
+        train(cell, threads, spent)
         code, state = 0, "done"
     except (KeyboardInterrupt, Exception) as error:
         code, problem = _failure(error, folder)
@@ -150,6 +152,7 @@ def _run_held(folder: CellFolder, threads: int) -> int:
     finally:
         _take_signals(IGNORED)
         ended = time.time()
+        spent.turn("done")
         try:
             folder.set_status(
                 state=state,
@@ -159,6 +162,7 @@ def _run_held(folder: CellFolder, threads: int) -> int:
                 beat=ended,
                 ended=ended,
                 seconds=before + ended - started,
+                spent=spent.plain(),
             )
             if state == "done":
                 folder.push(ended=True)
@@ -211,7 +215,7 @@ def _terminate(*_: Any) -> None:
     raise Terminated
 
 
-def train(cell: Cell, threads: int) -> None:
+def train(cell: Cell, threads: int, spent: Spent) -> None:
     """Do what the cell still lacks, by its records: steps after the last sound checkpoint, and
     after the last step only the policy and the end of the run in MLflow."""
     steps = cell.config.trainer.steps
@@ -245,7 +249,8 @@ def train(cell: Cell, threads: int) -> None:
         log = stack.enter_context(RunLog(cell))
         for line in recorder.lines():
             log.add(line["step"], line["time_ms"], line["metrics"])
-        heart = stack.enter_context(Heartbeat(cell.folder, _tokens_drawn(cell.folder)))
+        stack.callback(spent.turn, "tracking")  # what is left to send, when the rest has ended
+        heart = stack.enter_context(Heartbeat(cell.folder, _tokens_drawn(cell.folder), spent))
         if step < steps:
             learn(cell, threads, checkpoint, recorder, log, rules, heart, alarm)
         heart.phase("saving")
@@ -289,7 +294,8 @@ def learn(
 
     def on_line(line: Line) -> None:
         metrics, step = line["metrics"], line["step"]
-        log.add(step, line["time_ms"], metrics)
+        with heart.spent.within("tracking"):
+            log.add(step, line["time_ms"], metrics)
         cell.folder.set_status(step=step)
         numbers = "  ".join(f"{n} {metrics[n]:.4g}" for n in SHOWN if metrics.get(n) is not None)
         print(f"step {step}/{config.trainer.steps}  {numbers}", flush=True)

@@ -306,13 +306,13 @@ def samples(evidence: Evidence, prompts: int = 2) -> list[str]:
 @section
 def provenance(evidence: Evidence) -> list[str]:
     """Run ids with config hash, code version and numbers of records; problems; versions."""
-    names = ("judgedrift", "numpy", "pandas", "scipy")
-    packages = ", ".join(f"{name} {version(name)}" for name in names)
+    packages = ", ".join(f"{n} {version(n)}" for n in ("judgedrift", "numpy", "pandas", "scipy"))
     fragments = [
         title("provenance"),
         "<h3>Runs behind each arm</h3>",
         *(_runs_of(evidence, arm) for arm in evidence.arms),
         paragraph(render_text("paragraphs", "provenance", packages=packages)),
+        paragraph(words.spent(evidence)),
         sheet("sources", tables.sources_table(evidence)),
         Markup("<p>To make it again: <code>judgedrift report study={}</code></p>").format(
             evidence.name

@@ -27,6 +27,8 @@ from analysis.report.evidence import Evidence
 from analysis.report.tables import row_of, shifts_of
 from analysis.statistics.looks import Look
 from analysis.statistics.power import ALPHA
+from study.cell.folder import CellFolder
+from study.cell.timing import sentence, timing_of
 from study.config.endpoints import REHEARSED
 from study.screen import plural
 
@@ -86,6 +88,14 @@ def extent(evidence: Evidence) -> str:
     )
     audited = f" {audit.extent(evidence.audit)}" if evidence.audit else ""
     return counts + apart + audited
+
+
+def spent(evidence: Evidence) -> str:
+    """Where the time of the runs went; nothing where none says it."""
+    timing = timing_of(
+        [CellFolder(evidence.records.folder / cell) for cell in evidence.cells["cell"]]
+    )
+    return sentence(timing) if timing.runs else ""
 
 
 def _end(verdicts: int, unscored: int) -> str:

@@ -247,7 +247,8 @@ class RecordStep(TrainerCallback):
         if record.step == 1:
             metrics["policy/trainable_parameters"] = float(self.trainable)
         parts = (record.rollouts, record.verdicts)
-        line = self.recorder.write_step(record.step, *parts, metrics, record.calls)
+        with self.scorer.heart.spent.within("recording"):
+            line = self.recorder.write_step(record.step, *parts, metrics, record.calls)
         self.scorer.pending = None
         self.on_line(line)
 

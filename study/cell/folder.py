@@ -69,12 +69,14 @@ class Status(TypedDict, total=False):
     """What an endpoint holds back, while it does; else empty."""
     cell: str
     training: str
+    spent: dict[str, list[float]]
+    """`study.system.spent.Spent.plain` of all its processes together."""
 
 
 _WORDS = (
     *("state", "host", "error", "tracking_problem", "phase", "throttled", "cell", "training"),
 )
-_NUMBERS = Status.__annotations__.keys() - {*_WORDS}
+_NUMBERS = Status.__annotations__.keys() - {*_WORDS, "spent"}
 
 
 @dataclass(frozen=True, order=True)
@@ -305,6 +307,8 @@ def _fits(key: str, value: Any) -> bool:
     if key in _NUMBERS:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         return number and 0 <= abs(value) < 1 << 53
+    if key == "spent":
+        return isinstance(value, dict)
     return isinstance(value, str) if key in _WORDS else True
 
 

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 
 from study.cell.folder import CellFolder, Status
 from study.errors import UserError
+from study.system.spent import Spent
 
 EVERY_S = 1.0
 
@@ -29,13 +30,19 @@ class Heartbeat:
     Args:
         folder: of the cell, whose lock the caller holds; without one nothing is written.
         tokens: those drawn before, by the records that the run goes on from.
+        spent: where the process spends its time; what is done is turned to there too.
         every_s: seconds between two writes.
     """
 
     def __init__(
-        self, folder: CellFolder | None = None, tokens: int = 0, every_s: float = EVERY_S
+        self,
+        folder: CellFolder | None = None,
+        tokens: int = 0,
+        spent: Spent | None = None,
+        every_s: float = EVERY_S,
     ) -> None:
         self._folder = folder
+        self.spent = spent or Spent("starting")
         self._every_s = every_s
         self._signs: Status = {"phase": "", "beat": time.time(), "tokens": tokens}
         self._written = self._signs.copy()
@@ -49,6 +56,7 @@ class Heartbeat:
         """The cell now does something else: warming, generating, judging, updating, saving or
         evaluating. How it ends is the phase after that: done, failed or killed."""
         self._signs["phase"] = name
+        self.spent.turn(name)
         self.beat()
 
     def beat(self, tokens: int = 0) -> None:
@@ -92,7 +100,8 @@ class Heartbeat:
         elif "throttled" in self._written:
             signs["throttled"] = ""
         if self._folder is not None and signs != self._written:
-            self._written = signs
+            self._written = signs.copy()
             # A disk that is full, or gone, stops the run itself where it records.
             with contextlib.suppress(OSError, UserError):
+                signs["spent"] = self.spent.plain()
                 self._folder.set_status(**signs)
