@@ -11,6 +11,8 @@ reference's scores as the truth of those groups.
 from __future__ import annotations
 
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -36,6 +38,10 @@ from study.config.bounds import Number
 from study.config.compose import load_presets, preset_names
 from study.errors import UserError
 from study.screen import plural
+from study.system import locks
+
+LOCK = ".audit.lock"
+"""Held in a study's folder by who draws and answers."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,19 @@ class Options(FigureOptions):
                 f"{self.overrides[0]} changes a judge, but by={self.by or ''} names not one. Add"
                 " for example by=sim-fair."
             )
+
+
+@contextmanager
+def alone(study_dir: Path) -> Generator[None]:
+    """No other process draws or answers meanwhile. Raises UserError: another one does."""
+    try:
+        with locks.held(study_dir / LOCK, wait_s=0.0):
+            yield
+    except locks.LockTimeout as error:
+        raise UserError(
+            f"Another process asks about the answers of {study_dir.name} just now. Wait for its"
+            " end, or stop it: what was answered is kept."
+        ) from error
 
 
 def ask_judges(options: Options, names: list[str]) -> None:
@@ -148,13 +167,14 @@ def spread_of(runs: list[Run]) -> float:
 def main(options: Options) -> int:
     """Exit codes: 0 asked or printed, 2 a user's error."""
     if options.by is not None:
-        try:
-            if options.by == PERSON:
-                ask_person(options)
-            else:
-                ask_judges(options, options.by.split(","))
-        finally:
-            exchange.push(options.folder)
+        with alone(options.folder):
+            try:
+                if options.by == PERSON:
+                    ask_person(options)
+                else:
+                    ask_judges(options, options.by.split(","))
+            finally:
+                exchange.push(options.folder)
     records = read_study(options.folder)
     audit = audit_of(records.runs, options.folder)
     if audit is None:

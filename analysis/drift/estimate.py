@@ -161,8 +161,8 @@ def run_shifts(
             finite = [tail[np.isfinite(tail)] for tail in tails]
             noise = [k.var(ddof=1) / k.size if k.size > 1 else np.nan for k in finite]
             by_group = [group_sums(tail) for tail in tails]
-            asked_P = run.reference.asked_P if run.reference and metric in AUDITED else None
-            asked = [None if asked_P is None else asked_P[here] for here in at]
+            told_P = run.told_P if metric in AUDITED else None
+            told = [None if told_P is None else told_P[here] for here in at]
             clustered = sum(ratio_se(sums[sums[:, 1] > 0]) ** 2 for sums in by_group)
             unscored = 1 - sum(k.size for k in finite) / max(1, sum(tail.size for tail in tails))
             row: dict[str, Any] = {
@@ -170,9 +170,9 @@ def run_shifts(
                 **{"first": first, "last": last, "shift": shift(means)},
                 **{"naive_var": float(sum(noise)), "group_var": clustered, "unscored": unscored},
                 "tails": [
-                    Tail(run.step_P[here], of_end, sums, asked_P=asked_of_end)
-                    for here, of_end, sums, asked_of_end in zip(
-                        at, prompts, by_group, asked, strict=True
+                    Tail(run.step_P[here], of_end, sums, told_of_end)
+                    for here, of_end, sums, told_of_end in zip(
+                        at, prompts, by_group, told, strict=True
                     )
                 ],
             }
@@ -194,7 +194,7 @@ def worst_cases(
     anything, too."""
     least, most = (np.full(run.judge.shape, end) for end in scale)
     if metric == "gap":
-        known = np.isfinite(run.truth) | (run.reference is None)
+        known = np.isfinite(run.truth) | (run.told_P is None)
         least = least - np.where(known, run.truth, 1.0)
         most = most - np.where(known, run.truth, 0.0)
     has_score = np.isfinite(run.judge)

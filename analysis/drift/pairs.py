@@ -29,13 +29,13 @@ class Tail:
     step_P: np.ndarray
     prompt_P: np.ndarray | None
     sums_P_2: np.ndarray
-    asked_P: np.ndarray | None = None
-    """Which groups a reference was asked about, where the metric rests on those; None for all."""
+    told_P: np.ndarray | None = None
+    """Groups that the metric rests on, where a reference told the truth of some; None for all."""
 
     @property
     def free(self) -> int:
         """Degrees of freedom of the variance of its mean over groups."""
-        groups_P = self.known_P if self.asked_P is None else self.known_P & self.asked_P
+        groups_P = self.known_P if self.told_P is None else self.known_P & self.told_P
         return max(int(groups_P.sum()) - 1, 0)
 
     @property
@@ -46,8 +46,8 @@ class Tail:
     def of(self, here_P: np.ndarray) -> Tail:
         """The groups at these places."""
         prompts = None if self.prompt_P is None else self.prompt_P[here_P]
-        asked = None if self.asked_P is None else self.asked_P[here_P]
-        return Tail(self.step_P[here_P], prompts, self.sums_P_2[here_P], asked)
+        told = None if self.told_P is None else self.told_P[here_P]
+        return Tail(self.step_P[here_P], prompts, self.sums_P_2[here_P], told)
 
 
 def paired_shifts(treated: pd.DataFrame, base: pd.DataFrame) -> pd.DataFrame:

@@ -138,7 +138,6 @@ def _shift(
     first_P_G: np.ndarray, last_P_G: np.ndarray, end: Run, prompts: int, *, audited: bool
 ) -> dict[str, Any]:
     """What a metric moved between two evaluations of the same prompts, those of ``end``."""
-    asked_P = end.reference.asked_P if audited and end.reference is not None else None
     moved = last_P_G - first_P_G
     both = np.isfinite(moved)
     sums = group_sums(moved)
@@ -149,7 +148,7 @@ def _shift(
         **{"first": first, "last": last, "shift": last - first},
         "naive_var": float(moved[both].var(ddof=1)) / count if count > 1 else np.nan,
         "group_var": ratio_se(measured_sums) ** 2 if len(measured_sums) else np.nan,
-        "tails": [Tail(np.zeros(len(sums)), end.prompt_P, sums, asked_P)],
+        "tails": [Tail(np.zeros(len(sums)), end.prompt_P, sums, end.told_P if audited else None)],
         "unscored": 1 - count / max(1, prompts * both.shape[1]),
     }
 

@@ -133,7 +133,7 @@ def _unknown(run: Run) -> np.ndarray:
     """Rollouts whose truth could not be had. Of an audited run these are of groups that the
     reference was asked about: the others were left out at random."""
     unknown = _recorded(run) & ~np.isfinite(run.truth)
-    if run.reference is None:
+    if run.reference is None or run.told_P is None:
         return unknown
     left_out_P = ~run.reference.asked_P & ~np.isfinite(run.truth).any(axis=1)
     return unknown & ~left_out_P[:, None]

@@ -337,7 +337,7 @@ def by_looks(run: Run) -> Run:
     """A run as its gap is looked at. Of an audited run that is its audited groups: a step may have
     one of them or none, so steps are taken together until they have `FEWEST_GROUPS`, and stand as
     the last of them. Any other run is itself."""
-    if run.reference is None or not run.reference.truth_P.any():
+    if run.told_P is None:
         return run
     run = run.where(np.isfinite(run.judge - run.truth).any(axis=1))
     steps, counts = np.unique(run.step_P, return_counts=True)
@@ -356,7 +356,7 @@ def by_looks(run: Run) -> Run:
 def _whole(run: Run, recorded: int) -> int:
     """Steps for which a run's alarm is calibrated: those on record, and all that were declared
     where the alarm may have ended it before them."""
-    stops = run.config.get("correction.stop") and run.reference is None
+    stops = run.config.get("correction.stop") and run.told_P is None
     return max(recorded, int(run.config.get("trainer.steps") or 0) if stops else 0)
 
 

@@ -147,10 +147,16 @@ class Run:
         """Feature -> dose of a simulated judge; None for a real judge."""
         return judge_doses(self.config)
 
+    @property
+    def told_P(self) -> np.ndarray | None:
+        """Groups whose truth is known, where a reference told some; None where none did."""
+        told = self.reference is not None and self.reference.truth_P.any()
+        return np.asarray(np.isfinite(self.truth).any(axis=1)) if told else None
+
     def levels(self, by_group: bool = False) -> np.ndarray:
         """The truth for means over answers, (P, G): `analysis.records.audited.truth_of_all` where
         a reference was asked about some of them, else ``truth``."""
-        if self.reference is None or not self.reference.truth_P.any():
+        if self.reference is None or self.told_P is None:
             return self.truth
         return truth_of_all(self.judge, self.truth, self.reference, by_group=by_group)
 

@@ -34,10 +34,13 @@ from study.rows import Row
 from study.system.files import Damaged
 from study.tasks import oracle
 from study.truth.oracle import Oracle
-from study.verdict import VerdictRow
+from study.verdict import Outcome, VerdictRow
 
 AT_ONCE = 256
 """Answers that are asked about together, of as many steps as it takes."""
+AGAIN = (Outcome.timeout, Outcome.rate_limited, Outcome.transport, Outcome.endpoint_down)
+"""How a request ends of which nobody has read the answer: the group is asked about again by the
+next command."""
 
 
 class Answer(NamedTuple):
@@ -207,13 +210,15 @@ def ask(study_dir: Path, audit: Audit, judges: Sequence[Judge], store: Store) ->
 def _batches(
     study_dir: Path, audit: Audit, cell: str
 ) -> Iterator[dict[int, tuple[list[Answer], list[dict[str, Any]]]]]:
-    """Step -> answers to ask about and the verdicts that are there, about `AT_ONCE` at a time."""
+    """Step -> answers to ask about, and verdicts on others that stay; about `AT_ONCE` at a time."""
     there = {part.step: part for part in kept.cell_of(study_dir, cell).parts("verdicts")}
     batch: dict[int, tuple[list[Answer], list[dict[str, Any]]]] = {}
     for step, answers in answers_of(study_dir, audit, cell):
-        verdicts = read_part(there[step]).to_pylist() if step in there else []
-        judged = {verdict["rollout_id"] for verdict in verdicts}
-        done = {answer.group for answer in answers if answer.rollout_id in judged}
+        before = read_part(there[step]).to_pylist() if step in there else []
+        group_of = {answer.rollout_id: answer.group for answer in answers}
+        again = {group_of.get(each["rollout_id"]) for each in before if each["outcome"] in AGAIN}
+        done = {group_of.get(each["rollout_id"]) for each in before} - again
+        verdicts = [each for each in before if group_of.get(each["rollout_id"]) in done]
         new = [answer for answer in answers if answer.group not in done]
         if new:
             batch[step] = (new, verdicts)

@@ -82,7 +82,8 @@ class Worker:
                     self._send(b"\n", until)
             return reply
         except (OSError, ValueError, KeyError, AttributeError, RecursionError) as error:
-            raise Broken(self._why(str(error))) from error
+            ended = isinstance(error, BrokenPipeError)  # before it had read the whole request
+            raise Broken(self._why("it ended" if ended else str(error))) from error
 
     def read(self, line: bytes | bytearray) -> Frame:
         """The reply that stands in a line; `dirty` then says whether to throw this away.

@@ -251,3 +251,19 @@ def test_what_a_policy_wrote_is_text_on_the_page(tmp_path):
     assert "wrong" in first and "right" in first
     assert "All 1 answers are done" in last
     assert kept.load_answers(tmp_path) == {"n": 1.0}
+
+
+def test_beside_a_rule_nothing_of_the_report_changes(tmp_path):
+    """With rules=true the reference is asked and the rule stays the truth."""
+    run = run_of()
+    some, _ = audited(run, 0.1, 0)
+    assert some.reference is not None and some.told_P is not None
+    nobody = np.zeros(len(run.step_P), dtype=bool)
+    beside = replace(run, reference=replace(some.reference, truth_P=nobody))
+    assert beside.told_P is None
+    assert beside.levels() is beside.truth
+    shifts = [run_shifts([each]).drop(columns="tails") for each in (run, beside)]
+    assert shifts[0].equals(shifts[1])
+    free = [run_shifts([each])["tails"].iloc[1][0].free for each in (run, beside, some)]
+    assert free[0] == free[1] > free[2] == 7  # eight of 72 groups of a tenth were drawn
+    assert by_looks(beside) is beside

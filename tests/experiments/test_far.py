@@ -35,7 +35,7 @@ def cell(machine, tmp_path, monkeypatch):
     return cell
 
 
-def body(cell, threads):
+def body(cell, threads, spent):
     Recorder(cell.folder).write_step(1, [], [], {"reward/mean": 0.5})
 
 
@@ -87,7 +87,7 @@ def test_an_end_that_cannot_be_sent_is_no_end(cell, machine, monkeypatch, capsys
 
 
 def test_a_run_that_failed_says_so_elsewhere(cell, machine, monkeypatch):
-    def fails(cell, threads):
+    def fails(cell, threads, spent):
         raise UserError("the judge is gone")
 
     monkeypatch.setattr(train, "train", fails)

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.audit.__main__ import main
+from analysis.audit.__main__ import LOCK, main
 from analysis.records.frames import rollouts_frame
 from analysis.records.runs import read_study
 from analysis.report.sections import write_report
@@ -23,6 +23,9 @@ from judges.fault_injection.server import choice, completion, whole
 from judges.faults import FaultServer
 from study.cell import audit as kept
 from study.cell.folder import CellFolder
+from study.cell.parts import read_part
+from study.cell.records import VERDICT, write_part
+from study.system import locks
 from tests import commands
 from tests.judges.answered_study import write_run
 from tests.waiting import GENEROUS_S
@@ -116,6 +119,33 @@ def test_answers_that_the_reference_cannot_judge_are_missing(study, capsys):
     assert np.isnan(run.truth).all()
     said = capsys.readouterr().out
     assert "gave no score to" in said
+
+
+def test_what_an_endpoint_lost_is_asked_again_and_nothing_else(study, capsys):
+    audit(study, "by=sim-fair", "share=0.4")
+    before = verdicts(study)
+    cell = next(kept.folder_of(study).glob("sim-*"))
+    part = CellFolder(cell).parts("verdicts")[0]
+    rows = read_part(part).to_pylist()
+    lost = {**rows[0], "outcome": "transport", "score": None, "reason": "the line is dead"}
+    write_part(part.path, [lost, *rows[1:]], VERDICT)
+    refused = CellFolder(cell).parts("verdicts")[1]
+    rows = read_part(refused).to_pylist()
+    write_part(refused.path, [{**rows[0], "outcome": "refused", "score": None}, *rows[1:]], VERDICT)
+    audit(study, "by=sim-fair", "share=0.4")
+    after = verdicts(study)
+    assert len(after) == len(before)
+    missing = [row for row in after if row["outcome"] != "scored"]
+    assert [row["outcome"] for row in missing] == ["refused"]  # that is an answer
+    scores = [
+        {
+            row["rollout_id"]: row["score"]
+            for row in part
+            if row["cell"] == cell.name and row["step"] != refused.step
+        }
+        for part in (before, after)
+    ]
+    assert scores[0] == scores[1]
 
 
 def test_a_panel_is_the_mean_of_its_judges(study):
@@ -356,3 +386,11 @@ def test_no_replay_has_the_name_of_the_audit(study, capsys):
     words = ["judge=sim-fair", f"study={study.name}", f"runs_dir={study.parent}", "out=audit"]
     assert replay.main(words) == 2
     assert "out=audit is where the study's audit lies" in " ".join(capsys.readouterr().err.split())
+
+
+def test_only_one_process_draws_and_answers_at_a_time(study, refusal):
+    with locks.held(study / LOCK):
+        assert "Another process asks about the answers of told" in refusal(study, "by=sim-fair")
+        assert audit(study) == 0  # to look needs no lock
+    assert not (study / "replays").exists()
+    assert audit(study, "by=sim-fair") == 0

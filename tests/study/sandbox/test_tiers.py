@@ -9,9 +9,11 @@ import pytest
 from experiments.sandbox import main
 from study.sandbox import attacks, tiers
 from study.sandbox.attacks import Ended
-from study.sandbox.calls import Outcome, Result
+from study.sandbox.calls import Limits, Outcome, Result
 from study.sandbox.inside import landlock
 from study.sandbox.tiers import SandboxUnavailable, Tier
+from study.sandbox.worker import Broken
+from tests.waiting import GENEROUS_S
 
 
 def stub(folder, text):
@@ -57,6 +59,16 @@ def test_landlock_holds_wherever_the_kernel_has_it():
 @pytest.mark.parametrize("text", ["raise SystemExit(0)", "raise SystemExit('no namespaces')"])
 def test_a_bwrap_that_does_nothing_is_not_accepted(tmp_path, text):
     assert "it ended" in tiers.try_tier(Tier.BWRAP, stub(tmp_path, text))
+
+
+def test_a_worker_that_was_gone_before_it_was_asked_has_ended(tmp_path):
+    worker = tiers.start(Tier.BWRAP, stub(tmp_path, "raise SystemExit('no namespaces')"))
+    try:
+        worker.process.wait(GENEROUS_S)
+        with pytest.raises(Broken, match="it ended: no namespaces"):
+            worker.ask({"code": "x" * 10_000}, Limits())
+    finally:
+        worker.close()
 
 
 def test_a_bwrap_that_isolates_nothing_is_found_out(tmp_path):
