@@ -25,7 +25,8 @@ from tests.conftest import ROOT, SLOWLY, Trained, came_of, sweep
 from tests.waiting import GENEROUS_S, wait_for
 
 TINY = ("debug=tiny", "judge=sim-fair,sim-noisy", "seed=0")
-STEPS = "trainer.steps=4"
+STEPS = "trainer.steps=12"
+"""So many that neither cell ends while the other one begins, on a busy machine too."""
 
 
 class Sweep:
