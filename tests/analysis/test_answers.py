@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from matplotlib.colors import to_hex
 
-from analysis.answers.choice import ALL, BOTH, GAP, RANDOM, STEPS, choose
+from analysis.answers.choice import ALL, BOTH, GAP, RANDOM, STEPS, Pick, _Sample, choose
 from analysis.answers.page import LONGEST, MARKS, Texts, escaped, how, write_page
 from analysis.answers.reading import read_answers
 from analysis.display.figures import looks, looks_of
@@ -73,6 +73,14 @@ def test_a_small_study_is_shown_whole_and_another_seed_chooses_others(planted):
     answers = read_answers(planted)
     first, again, other = (list(choose(answers, 100, seed).picks) for seed in (1, 1, 2))
     assert first == again and set(first) != set(other)
+
+
+def test_a_sample_forgets_what_it_cannot_show():
+    sample = _Sample(20, seed=0)
+    for number in range(500):
+        sample.look([Pick(0, 1, f"{number}")], [f"prompt {number}"], [0])
+        assert sample.size <= 20 and len(sample.picks) == len(sample.order) <= 20
+    assert sample.size == 20
 
 
 def test_the_largest_gaps_of_each_arm_are_chosen_and_a_sample_of_all():

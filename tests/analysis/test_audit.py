@@ -159,6 +159,18 @@ def test_the_alarm_rings_for_a_gap_that_grows_on_audited_rows_and_not_for_one_th
     assert sum(each is not None for each in rings[1]) <= 1  # .05 each: two of six in .03
 
 
+def test_groups_that_nobody_was_asked_about_are_no_lost_truths():
+    run = run_of(steps=20)
+    lost = np.random.default_rng(0).random(run.judge.shape) < 0.1
+    scores = np.where(lost, np.nan, run.judge)
+    some, _ = audited(replace(run, judge=scores, reward=scores), 0.3, 0)
+    rows = ledger([some])
+    known = rows[rows["lost/length"].notna()]
+    assert len(known) > 10
+    for end in ("lost_low/length", "lost_high/length"):  # every audited truth is known
+        assert known[end].to_numpy() == pytest.approx(known["lost/length"].to_numpy())
+
+
 def test_missing_answers_of_the_reference_have_bounds(tmp_path):
     run = run_of()
     rng = np.random.default_rng(0)

@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.ledger.__main__ import main
+from analysis.ledger.display import calibration_table
 from analysis.ledger.estimate import judge_table, ledger, step_row, under_policy
 from analysis.ledger.transmission import (
     comparing,
@@ -248,3 +250,10 @@ def test_ledger_of_a_recorded_study(make_study, printed) -> None:
 @pytest.mark.parametrize("options", [*THIN, {"groups": 1, "members": 1}])
 def test_poor_studies_are_printed_all_the_same(make_study, options: dict, printed) -> None:
     assert "nan" not in printed(main, make_study(**{"steps": 2} | options))
+
+
+def test_a_slope_stands_before_its_interval():
+    columns = {"feature": ["length"], "slope": [0.5], "low": [0.1], "high": [0.9], "r2": [np.nan]}
+    shown = calibration_table(pd.DataFrame(columns))
+    assert "0.5 [0.1, 0.9]" in shown.iloc[0].tolist()
+    assert shown.shape == (1, 2)  # nothing has an R2

@@ -71,6 +71,8 @@ def test_slots_are_by_cores_memory_and_gpus(tmp_path, gpus_here, monkeypatch) ->
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-0000-2,MIG-7")
     shown = [(gpu.name, gpu.id) for gpu in usable_gpus("")]
     assert shown == [("GPU-0000-2", "GPU-0000-2"), ("MIG-7", "MIG-7")]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4")  # the fifth of four
+    assert [(gpu.name, gpu.memory) for gpu in usable_gpus("")] == [("4", 0)]
 
 
 @pytest.mark.parametrize(

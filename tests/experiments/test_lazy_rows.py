@@ -126,7 +126,8 @@ def test_a_run_by_rule_records_where_its_rows_are_from_and_what_it_could_not_kno
             assert record["reward"] == record["truth"]
     by_truth = {(record["truth"], record["truth_missing"]) for record in done.records}
     assert by_truth >= {(None, lazy_task.LOST), (0.0, None)} | (set() if judged else {(None, None)})
-    assert done.lines[0]["metrics"]["truth/missing_frac"] > 0
+    first = [record["truth_missing"] is not None for record in done.records if record["step"] == 1]
+    assert done.lines[0]["metrics"]["truth/missing_frac"] == sum(first) / len(first) > 0
     part = read_part(tmp_path / "rollouts" / "step-000001.parquet")
     assert {"dataset", "domain", "item", "truth_missing"} <= set(part.column_names)
 

@@ -200,6 +200,14 @@ def test_what_a_run_of_chosen_tests_says(tree):
         assert (copy.folder / "study" / "lib.py").read_text() == TEXT
 
 
+def test_a_fault_that_no_test_can_be_collected_with_is_caught(tree):
+    with trees(tree, 1) as (copy,):
+        copy.libraries = ()
+        (copy.folder / "study" / "lib.py").write_text("raise ValueError")
+        run = copy.run(["tests/test_lib.py::test_much"], limit_s=300.0)
+    assert run.failed == ("collection",)
+
+
 @pytest.mark.long
 def test_a_campaign_finds_what_the_tests_catch(tree, tmp_path):
     """All faults of a file against three tests, one of which reaches its code in a child."""

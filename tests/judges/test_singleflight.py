@@ -185,6 +185,7 @@ async def test_a_cancelled_claim_leaves_nothing_behind(store: Store) -> None:
     await asyncio.sleep(0.05)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
+    assert not two._waiting and not two._claims
     one.give_up(second)
     await one.close()
     await two.close()

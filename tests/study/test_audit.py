@@ -37,6 +37,8 @@ def test_the_first_and_last_stretch_are_the_tenths_of_a_shift(steps):
     if steps > 1:
         assert np.flatnonzero(place_T == 0).tolist() == first.tolist()
         assert np.flatnonzero(place_T == STRETCHES - 1).tolist() == last.tolist()
+    else:
+        assert place_T.tolist() == [0]
     if steps >= 40:
         lengths = np.bincount(place_T)[1:-1]
         assert lengths.max() - lengths.min() <= 1
