@@ -45,7 +45,8 @@ def extent(audit: StudyAudit) -> str:
     """Whose word the truth is, and of how many answers, in a sentence."""
     groups, of = (sum(getattr(arm, name) for arm in audit.arms) for name in ("groups", "of"))
     key = "truth" if audit.is_truth else "beside_rule"
-    return render_text("audit", key, who=who(audit), groups=f"{groups:,}", of=f"{of:,}")
+    text = render_text("audit", key, who=who(audit), groups=f"{groups:,}", of=f"{of:,}")
+    return text[0].upper() + text[1:] if text.startswith(("a ", "the ")) else text
 
 
 def findings(audit: StudyAudit) -> list[str]:
