@@ -51,7 +51,8 @@ def extent(audit: StudyAudit) -> str:
 
 def findings(audit: StudyAudit) -> list[str]:
     """What the reference says of each arm's judge, and what missing answers may hide."""
-    lines = []
+    waiting = 0 if audit.audit.by_person else len(audit.audit.groups) - audit.audit.asked
+    lines = [render_text("audit", "waiting", groups=f"{waiting:,}")] if waiting else []
     for arm in audit.arms:
         line = render_text("audit", "gap", arm=arm.arm, gap=signed(arm.gap))
         if arm.missing:

@@ -54,7 +54,8 @@ def with_reference(
     """A run's truth, that of audited groups among it, and what the reference said; None where it
     was asked nothing.
 
-    Of a person count the groups up to the first that is not answered whole.
+    Of a person count the groups up to the first that is not answered whole, of judges those up to
+    which all have been asked about (`Audit.asked`).
 
     Args:
         rollouts: rollout_id, step, group, prompt_id and answer of N rollouts.
@@ -72,7 +73,8 @@ def with_reference(
         score_of = _of_person(cell.study_dir, name, audit, rollouts)
     else:
         score_of = _of_judges(cell.study_dir, name, audit)
-    drawn = {(each.step, each.group) for each in audit.groups if each.cell == name}
+    counted = audit.groups if audit.by_person else audit.groups[: audit.asked]
+    drawn = {(each.step, each.group) for each in counted if each.cell == name}
     places = zip(rollouts["step"].tolist(), rollouts["group"].tolist(), strict=True)
     at_drawn_N = np.array([place in drawn for place in places], dtype=bool)
     answered_N = rollouts["rollout_id"].isin(list(score_of)).to_numpy() & at_drawn_N

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,10 +80,10 @@ def opened(
     if audit is not None:
         seed, rules, share = audit.seed, audit.rules, max(audit.share, share)
     frames = list(frames_of(study_dir, rules=rules))
-    earlier = audit.groups if audit is not None else ()
+    earlier, asked = (audit.groups, audit.asked) if audit is not None else ((), 0)
     groups, sizes = kept.draw(frames, share, seed, earlier)
     steps = {frame.cell: frame.steps for frame in frames}
-    audit = Audit(tuple(reference), ids, share, seed, rules, tuple(groups), sizes, steps)
+    audit = Audit(tuple(reference), ids, share, seed, rules, tuple(groups), sizes, steps, asked)
     kept.save(audit, study_dir)
     return audit
 
@@ -186,6 +187,7 @@ def _config(study_dir: Path, cell: str) -> Study:
 
 def ask(study_dir: Path, audit: Audit, judges: Sequence[Judge], store: Store) -> int:
     """Ask judges about every drawn answer that has no verdict of theirs yet; returns the calls.
+    The groups count when all have been asked about.
 
     Raises:
         UserError: a judge cannot be asked.
@@ -204,6 +206,7 @@ def ask(study_dir: Path, audit: Audit, judges: Sequence[Judge], store: Store) ->
             for steps in _batches(study_dir, audit, cell):
                 _ask_steps(steps, sessions, folder, truth_of)
             calls += sum(session.calls for session in sessions)
+    kept.save(replace(audit, asked=len(audit.groups)), study_dir)
     return calls
 
 

@@ -73,6 +73,8 @@ class Audit:
         groups: that were drawn, in the order in which a person is shown them.
         sizes: cell -> stretch -> groups that were drawn from.
         steps: cell -> steps that the run made.
+        asked: so many groups, from the first on, the judges have been asked about. Only these
+            count: of others it hangs on where a command was stopped whether they were.
     """
 
     reference: tuple[str, ...]
@@ -83,6 +85,7 @@ class Audit:
     groups: tuple[Drawn, ...] = ()
     sizes: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     steps: Mapping[str, int] = field(default_factory=dict)
+    asked: int = 0
 
     @property
     def by_person(self) -> bool:
@@ -232,6 +235,7 @@ def _load(path: Path, stamps: tuple[tuple[int, int, int], ...]) -> Audit:
                 for cell, of_cell in settings["sizes"].items()
             },
             steps={str(cell): int(steps) for cell, steps in settings["steps"].items()},
+            asked=int(settings["asked"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Damaged(path, f"says nothing of an audit ({error})") from error

@@ -19,6 +19,7 @@ from analysis.records.runs import read_study
 from analysis.report.sections import write_report
 from experiments import records
 from judges import replay
+from judges.ask import audit as asking
 from judges.fault_injection.server import choice, completion, whole
 from judges.faults import FaultServer
 from study.cell import audit as kept
@@ -146,6 +147,41 @@ def test_what_an_endpoint_lost_is_asked_again_and_nothing_else(study, capsys):
         for part in (before, after)
     ]
     assert scores[0] == scores[1]
+
+
+def test_what_was_asked_before_a_stop_does_not_count_and_what_was_whole_does(
+    study, monkeypatch, capsys
+):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(asking, "_ask_steps", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        main.work(main.read([f"study={study.name}", f"runs_dir={study.parent}", "by=sim-fair"]))
+    assert all(run.reference is None for run in read_study(study).runs)
+    monkeypatch.undo()
+    audit(study, "by=sim-fair", "share=0.1")
+    whole = [run.reference.asked_P for run in read_study(study).runs]
+    real, batches = asking._ask_steps, iter(range(9))
+
+    def once(*arguments):
+        if next(batches):
+            raise KeyboardInterrupt
+        real(*arguments)
+
+    monkeypatch.setattr(asking, "_ask_steps", once)
+    with pytest.raises(KeyboardInterrupt):
+        words = [f"study={study.name}", f"runs_dir={study.parent}", "by=sim-fair", "share=0.7"]
+        main.work(main.read(words))
+    assert len(verdicts(study)) > 3 * sum(map(sum, whole))  # one run was asked about to its end
+    later = [run.reference.asked_P for run in read_study(study).runs]
+    assert all(map(np.array_equal, whole, later))
+    capsys.readouterr()
+    assert audit(study) == 0
+    assert "60 more groups were drawn and not asked about" in capsys.readouterr().out
+    monkeypatch.undo()
+    audit(study, "by=sim-fair", "share=0.7")
+    assert sum(int(run.reference.asked_P.sum()) for run in read_study(study).runs) == 100
 
 
 def test_a_panel_is_the_mean_of_its_judges(study):
