@@ -138,11 +138,11 @@ def _of_run(run: Run, sizes: Mapping[int, int]) -> _OfRun:
     reference = run.reference
     assert reference is not None
     strata = strata_of(run, run.judge - reference.score, sizes)
-    gap = weighted_mean(strata)
+    gap = mean_of_run(strata, sizes)
     missing = reference.asked_P[:, None] & np.isnan(reference.score)
     filled = (np.where(missing, score, reference.score) for score in WORST)
     least, most = (
-        weighted_mean(strata_of(run, run.judge - scores, sizes)).value for scores in filled
+        mean_of_run(strata_of(run, run.judge - scores, sizes), sizes).value for scores in filled
     )
     ruled_P = np.isfinite(run.truth).any(axis=1) & ~reference.truth_P
     has_rule = ruled_P[reference.asked_P].any()
@@ -174,26 +174,34 @@ def strata_of(run: Run, gap_P_G: np.ndarray, sizes: Mapping[int, int]) -> dict[i
     return strata
 
 
-def weighted_mean(strata: Mapping[int, Stratum] | Sequence[Stratum]) -> Estimate:
+def mean_of_run(strata: Mapping[int, Stratum], sizes: Mapping[int, int]) -> Estimate:
+    """The mean over all groups of a run. Where a stretch has no answered group yet, as early in a
+    person's order, which takes about the same share of each, all are taken for one stretch."""
+    if strata and len(strata) < len(sizes):
+        gap_P = np.concatenate([each.gap_P for each in strata.values()])
+        return weighted_mean([Stratum(sum(sizes.values()), gap_P)])
+    return weighted_mean(list(strata.values()))
+
+
+def weighted_mean(strata: Sequence[Stratum]) -> Estimate:
     """The mean over all groups that were drawn from, with a 95 % interval over draws.
 
     Stratified sampling without replacement: sum W_h mean_h, with the variance
     sum W_h^2 (1 - n_h / N_h) s_h^2 / n_h (Cochran, Sampling Techniques, 5.3 and 5.6) and as many
     degrees of freedom as groups less stretches.
     """
-    chosen = list(strata.values()) if isinstance(strata, Mapping) else list(strata)
-    if not chosen:
+    if not strata:
         return NO_ESTIMATE
-    total = sum(each.size for each in chosen)
+    total = sum(each.size for each in strata)
     mean = variance = 0.0
-    for each in chosen:
+    for each in strata:
         weight, drawn = each.size / total, len(each.gap_P)
         mean += weight * float(each.gap_P.mean())
         squares = float(each.gap_P.var(ddof=1)) if drawn > 1 else NAN
         left = 1 - drawn / each.size
         variance += weight**2 * left * squares / drawn if left > 0 else 0.0
-    free = sum(len(each.gap_P) for each in chosen) - len(chosen)
+    groups = sum(len(each.gap_P) for each in strata)
+    free = groups - len(strata)
     half = student(free) * variance**0.5 if free > 0 else NAN
-    groups = sum(len(each.gap_P) for each in chosen)
     note = "" if half == half else "one group of a stretch, no interval"
     return around(mean, half, groups, "group", note)

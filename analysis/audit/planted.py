@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from scipy.stats import norm
 
-from analysis.audit.estimate import strata_of, weighted_mean
+from analysis.audit.estimate import mean_of_run, strata_of
 from analysis.drift.estimate import difference as paired
 from analysis.drift.estimate import run_shifts, run_variances
 from analysis.planted.trials import replicated
@@ -90,7 +90,7 @@ def audited(
 def gap_of(run: Run, sizes: dict[int, int]) -> Estimate:
     """The mean gap of one run with its interval over draws."""
     assert run.reference is not None
-    return weighted_mean(strata_of(run, run.judge - run.reference.score, sizes))
+    return mean_of_run(strata_of(run, run.judge - run.reference.score, sizes), sizes)
 
 
 def expected_fall(steps: int = STEPS) -> float:

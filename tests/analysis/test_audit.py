@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.audit import display
-from analysis.audit.estimate import Stratum, audit_of, strata_of, weighted_mean
+from analysis.audit.estimate import (
+    Stratum,
+    audit_of,
+    mean_of_run,
+    strata_of,
+    weighted_mean,
+)
 from analysis.audit.person import Desk
 from analysis.audit.plan import delay, plan
 from analysis.audit.planted import (
@@ -84,6 +90,15 @@ def test_a_stratified_mean_by_hand():
     one = weighted_mean([Stratum(8, np.array([1.0]))])
     assert np.isnan(one.low) and "no interval" in one.note
     assert np.isnan(weighted_mean([]).value)
+
+
+def test_a_run_with_a_stretch_that_has_no_answer_yet_is_one_stretch():
+    strata = {0: Stratum(8, np.array([1.0])), 2: Stratum(24, np.array([0.0, 5.0]))}
+    whole = mean_of_run(strata, {0: 8, 1: 16, 2: 24})
+    assert whole == weighted_mean([Stratum(48, np.array([1.0, 0.0, 5.0]))])
+    assert whole.value == 2.0 and np.isfinite(whole.low)
+    assert mean_of_run(strata, {0: 8, 2: 24}).value == 0.25 * 1.0 + 0.75 * 2.5
+    assert np.isnan(mean_of_run({}, {0: 8}).value)
 
 
 def test_estimates_are_right_in_the_mean_and_covered():
