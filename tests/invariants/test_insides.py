@@ -10,7 +10,7 @@ from tests.conftest import ROOT
 
 PACKAGES = ("study", "judges", "analysis", "experiments", "judgedrift")
 PAGE = (ROOT / "docs" / "insides.md").read_text(encoding="utf-8")
-PUBLIC = {"_exit", "_fields", "_thread"}
+PUBLIC = {"_asdict", "_exit", "_fields", "_thread"}
 """Of the standard library, and documented."""
 
 
