@@ -143,14 +143,15 @@ def _main() -> int:
 
 
 def resolve(config: DictConfig) -> Cell:
-    """A composed config as a cell, with its shadow judges and what a knock-out takes out. Raises
-    UserError where a value is missing, is not legal, or looks like a secret."""
+    """A composed config as a cell, with its shadow judges, those that audit, and what a knock-out
+    takes out. Raises UserError where a value is missing, is not legal, or looks like a secret."""
     data = plain(config, "this experiment")
     try:
         typed = freeze(Study, data)  # names of presets among it, which are looked up next
     except KeyError as unknown:  # such as +trainer.stepz=3
         raise _uncomposable(f"{unknown.args[0]}.") from unknown
-    shadow_judges, parts = [load_judge_once(name) for name in typed.shadow], parts_of(typed)
+    looking = (*typed.shadow, *typed.truth.audit)
+    shadow_judges, parts = [*map(load_judge_once, looking)], parts_of(typed)
     correction = dataclasses.replace(typed.correction, parts=parts)
     config = dataclasses.replace(typed, shadow_judges=shadow_judges, correction=correction)
     data["shadow_judges"] = [dataclasses.asdict(judge) for judge in shadow_judges]

@@ -313,14 +313,15 @@ def learn(
                     calls_before=verdicts_by(cell.folder / "verdicts", judge.name),
                 )
             )
-            for judge in (config.judge, *config.shadow_judges)
+            for judge in (config.judge, *config.shadows, *config.auditors)
         ]
-        acting, *shadows = sessions
+        acting, *others = sessions
+        shadows, auditors = others[: len(config.shadows)], others[len(config.shadows) :]
         world: World = Direct()
         if config.world == "workflow":
             programs = Programs(config, store, truth_of, cell.folder, by_policy(tokenizer))
             world = stack.enter_context(programs)
-        scorer = Scorer(config, truth_of, acting, shadows, budget, rules, world=world)
+        scorer = Scorer(config, truth_of, acting, shadows, auditors, budget, rules, world=world)
         scorer.on_missing = recorder.write_missing
         scorer.heart = heart
         heart.throttled = lambda: "; ".join(

@@ -102,21 +102,29 @@ def audit_of(runs: Sequence[Run], study_dir: Path) -> StudyAudit | None:
     for run in runs:
         if run.reference is not None:
             by_arm.setdefault(run.arm, []).append(run)
-    audit = kept.load(study_dir) if by_arm else None
-    if audit is None:
+    if not by_arm:
         return None
-    return StudyAudit(audit, tuple(_of_arm(arm, group, audit) for arm, group in by_arm.items()))
+    audit = kept.load(study_dir) or _while_trained(runs)
+    return StudyAudit(audit, tuple(_of_arm(arm, group) for arm, group in by_arm.items()))
 
 
-def _of_arm(arm: str, runs: Sequence[Run], audit: Audit) -> ArmAudit:
-    numbers = [_of_run(run, audit.sizes.get(run.cell, {})) for run in runs]
+def _while_trained(runs: Sequence[Run]) -> Audit:
+    """The audit that runs declared as they were trained (``truth.audit``)."""
+    settings = next(run.config for run in runs if run.reference is not None)
+    names = tuple(str(settings[key]) for key in settings if key.startswith("truth.audit."))
+    share, seed = float(settings["truth.share"]), int(settings["truth.seed"])
+    return Audit(names, (), share, seed, rules=False)
+
+
+def _of_arm(arm: str, runs: Sequence[Run]) -> ArmAudit:
+    numbers = list(map(_of_run, runs))
     references = [run.reference for run in runs if run.reference is not None]
     asked = [reference.score[reference.asked_P] for reference in references]
     return ArmAudit(
         arm=arm,
         runs=len(runs),
         groups=sum(map(len, asked)),
-        of=sum(sum(audit.sizes.get(run.cell, {}).values()) for run in runs),
+        of=sum(sum(reference.sizes.values()) for reference in references),
         answers=sum(scores.size for scores in asked),
         missing=sum(int(np.isnan(scores).sum()) for scores in asked),
         gap=_over_runs([each.gap for each in numbers]),
@@ -134,15 +142,15 @@ def _over_runs(of_runs: Sequence[Estimate]) -> Estimate:
     return of_runs[0] if len(of_runs) == 1 else mean_interval([each.value for each in of_runs])
 
 
-def _of_run(run: Run, sizes: Mapping[int, int]) -> _OfRun:
+def _of_run(run: Run) -> _OfRun:
     reference = run.reference
     assert reference is not None
-    strata = strata_of(run, run.judge - reference.score, sizes)
+    sizes, strata = reference.sizes, strata_of(run, run.judge - reference.score)
     gap = mean_of_run(strata, sizes)
     missing = reference.asked_P[:, None] & np.isnan(reference.score)
     filled = (np.where(missing, score, reference.score) for score in WORST)
     least, most = (
-        mean_of_run(strata_of(run, run.judge - scores, sizes), sizes).value for scores in filled
+        mean_of_run(strata_of(run, run.judge - scores), sizes).value for scores in filled
     )
     ruled_P = np.isfinite(run.truth).any(axis=1) & ~reference.truth_P
     has_rule = ruled_P[reference.asked_P].any()
@@ -160,12 +168,12 @@ def _of_run(run: Run, sizes: Mapping[int, int]) -> _OfRun:
     )
 
 
-def strata_of(run: Run, gap_P_G: np.ndarray, sizes: Mapping[int, int]) -> dict[int, Stratum]:
+def strata_of(run: Run, gap_P_G: np.ndarray) -> dict[int, Stratum]:
     """Stretch -> what was drawn of it, where a drawn group has a gap."""
     reference = run.reference
     assert reference is not None
     strata = {}
-    for stretch, size in sizes.items():
+    for stretch, size in reference.sizes.items():
         here = (reference.stretch_P == stretch) & reference.asked_P
         gap_P = np.array([known_mean(gap) for gap in gap_P_G[here]])
         gap_P = gap_P[np.isfinite(gap_P)]

@@ -71,9 +71,9 @@ def audited(
     *,
     missing: float = 0.0,
     rng: np.random.Generator | None = None,
-) -> tuple[Run, dict[int, int]]:
-    """A run of which only a drawn share of the groups has a truth, and how many groups each stretch
-    has. The reference is right, and gives nothing for ``missing`` of its answers."""
+) -> Run:
+    """A run of which only a drawn share of the groups has a truth. The reference is right, and
+    gives nothing for ``missing`` of its answers."""
     step_P = run.step_P
     group_P = np.concatenate([np.arange(n) for n in np.unique(step_P, return_counts=True)[1]])
     frame = Frame(run.cell, run.seed, int(step_P.max()), step_P, group_P)
@@ -83,14 +83,14 @@ def audited(
     score = np.where(asked_P[:, None], run.truth, np.nan)
     if rng is not None:
         score[rng.random(score.shape) < missing] = np.nan
-    reference = Reference(score, asked_P, asked_P, frame.stretch_P)
-    return replace(run, truth=score, reference=reference), sizes[run.cell]
+    reference = Reference(score, asked_P, asked_P, frame.stretch_P, sizes[run.cell])
+    return replace(run, truth=score, reference=reference)
 
 
-def gap_of(run: Run, sizes: dict[int, int]) -> Estimate:
+def gap_of(run: Run) -> Estimate:
     """The mean gap of one run with its interval over draws."""
     assert run.reference is not None
-    return mean_of_run(strata_of(run, run.judge - run.reference.score, sizes), sizes)
+    return mean_of_run(strata_of(run, run.judge - run.reference.score), run.reference.sizes)
 
 
 def expected_fall(steps: int = STEPS) -> float:
@@ -124,9 +124,9 @@ def audit_of_some(rng: np.random.Generator, number: int) -> list[Estimate]:
         for seed in range(SEEDS)
     ]
     some = [audited(run, SHARE, number) for run in runs]
-    gap, whole = gap_of(*some[0]), float((runs[0].judge - runs[0].truth).mean())
+    gap, whole = gap_of(some[0]), float((runs[0].judge - runs[0].truth).mean())
     apart = replace(gap, value=gap.value - whole, low=gap.low - whole, high=gap.high - whole)
-    return [apart, against_fair([run for run, _ in some])]
+    return [apart, against_fair(some)]
 
 
 CHECKS = (audit_of_some,)

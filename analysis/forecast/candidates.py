@@ -83,8 +83,9 @@ def start_of_base(base_rewards: BaseRewards) -> Start:
     """The start of a study. Raises UserError: no rollout has a truth."""
     if not np.isfinite(base_rewards.truth).any():
         raise UserError(
-            f"study={base_rewards.study} has no rule truth, so a judge's bias against it is"
-            " unknown."
+            f"No rule knows the truth of the rollouts of study={base_rewards.base}, and no judges"
+            " audit them, so a judge's bias is unknown. Name a reference, for example: judgedrift"
+            f" audit study={base_rewards.base} by=qwen3-32b"
         )
     rollouts = base_rewards.rollouts
     return start_of(rollouts.features, base_rewards.truth, rollouts.names)

@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
+from analysis.forecast.reference import with_reference
 from analysis.ledger.transmission import group_cov, scored_advantages
 from analysis.records.frames import OPERATOR, runs_frame
 from analysis.statistics.estimate import Estimate, columns
@@ -110,6 +111,17 @@ class Rollouts:
     def has_answer(self) -> np.ndarray:
         """Whether a judge is asked about each, (P, G): not where a program came to no answer."""
         return np.array([[r["outcome"] in (None, Ending.OK) for r in g] for g in self.records])
+
+    @property
+    def items(self) -> list[list[tuple[Row, str] | None]]:
+        """Row and answer of each, (P, G); None where there is no answer."""
+        return [
+            [
+                (row, record["answer"] or "") if record["outcome"] in (None, Ending.OK) else None
+                for record in group
+            ]
+            for row, group in zip(self.rows, self.records, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -235,7 +247,7 @@ def rewards(
     if judge.simulated is not None:  # then it says at once what it says
         pairs = [item for item in items if item is not None]
         truth_of.truths([row for row, _ in pairs], [answer for _, answer in pairs])
-    panel = config.shadow_judges if config.correction.panel != "none" else ()
+    panel = config.shadows if config.correction.panel != "none" else ()
     votes_J_N = []
     with open_store(runs_dir, config.store) as store:
         for each in (judge, *panel):
@@ -287,7 +299,8 @@ class BaseRewards:
 
     Attributes:
         study: whose judges are forecast, and ``base`` that whose rollouts are read.
-        truth: rule truth of each rollout, (P, M); NaN where no rule can tell.
+        truth: of each rollout, (P, M), by rule, else by the judges that audit the base study; NaN
+            where neither can tell.
         paid: candidate -> rewards (P, M).
         unscored: candidate -> share of the rollouts that it gave no score.
         config: of the study's first run, with the trainer that was asked for.
@@ -340,7 +353,11 @@ def ask(
     for each in (config, *(candidate.config for candidate in chosen.values())):
         _check_base(each, base[0])
     rollouts = first_rollouts(base, keyword)
-    truth = [[record["truth"] for record in group] for group in rollouts.records]
+    truth = np.array(
+        [[record["truth"] for record in group] for group in rollouts.records], dtype=float
+    )
+    if judges:
+        truth = with_reference(truth, rollouts.items, base_dir or study_dir, base[0].config)
     paid, unscored = {}, {}
     for label, each in chosen.items():
         scores, paid[label] = rewards(each.judge, each.config, rollouts, study_dir.parent)
@@ -351,7 +368,7 @@ def ask(
         config=config,
         of_study=judges == OWN,
         rollouts=rollouts,
-        truth=np.array(truth, dtype=float),
+        truth=truth,
         candidates=chosen,
         paid=paid,
         unscored=unscored,

@@ -86,7 +86,9 @@ def ended_early(run: Run) -> bool:
 
 def _of_steps(run: Run, names: tuple[str, ...]) -> np.ndarray:
     """Means of behaviours and truth at each step, shape (T, K1)."""
-    values = {name: run.features[..., k] for k, name in enumerate(run.names)} | {TRUTH: run.truth}
+    values = {name: run.features[..., k] for k, name in enumerate(run.names)} | {
+        TRUTH: run.levels()
+    }
     unknown = np.full(run.truth.shape, NAN)
     return np.array([step_means(run, values.get(name, unknown)) for name in names]).T
 

@@ -34,6 +34,7 @@ from analysis.onset.threshold_grid import (
 from analysis.records.runs import Run
 from analysis.statistics.bootstrap import step_noise
 from analysis.statistics.estimate import FLAT, LEVEL, NAN, Estimate, group_sums
+from study.cell.audit import drawn_places
 from study.rewards.corrections.checks import FEWEST_STEPS
 
 REPLICATES = 1_000
@@ -340,24 +341,45 @@ def by_looks(run: Run) -> Run:
     if run.told_P is None:
         return run
     run = run.where(np.isfinite(run.judge - run.truth).any(axis=1))
-    steps, counts = np.unique(run.step_P, return_counts=True)
-    ends, groups = [], 0
-    for step, count in zip(steps.tolist(), counts.tolist(), strict=True):
-        groups += count
-        if groups >= FEWEST_GROUPS:
-            ends.append(step)
-            groups = 0
+    ends = _ends_of_looks(run.step_P)
     if not ends:
         return run
-    ends[-1] = steps[-1]  # what is left over goes with the last
+    ends[-1] = int(run.step_P.max())  # what is left over goes with the last
     return replace(run, step_P=np.array(ends)[np.searchsorted(ends, run.step_P)])
 
 
+def _ends_of_looks(step_P: np.ndarray) -> list[int]:
+    """The last step of each look at groups of these steps."""
+    ends, groups = [], 0
+    for step, count in zip(*np.unique(step_P, return_counts=True), strict=True):
+        groups += count
+        if groups >= FEWEST_GROUPS:
+            ends.append(int(step))
+            groups = 0
+    return ends
+
+
 def _whole(run: Run, recorded: int) -> int:
-    """Steps for which a run's alarm is calibrated: those on record, and all that were declared
-    where the alarm may have ended it before them."""
-    stops = run.config.get("correction.stop") and run.told_P is None
-    return max(recorded, int(run.config.get("trainer.steps") or 0) if stops else 0)
+    """Looks for which a run's alarm is calibrated: those on record, and all that were declared
+    where the alarm may have ended it before them. It could not by an audit that came later."""
+    config, reference = run.config, run.reference
+    if not config.get("correction.stop"):
+        return recorded
+    declared = int(config.get("trainer.steps") or 0)
+    if reference is None or run.told_P is None:
+        return max(recorded, declared)
+    if "truth.audit.0" not in config:
+        return recorded
+    if reference.truth_P.all():  # where a rule knows some, each step may be a look
+        drawn = drawn_places(
+            int(config["seed"]),
+            declared,
+            int(config["trainer.prompts_per_step"]),
+            share=float(config["truth.share"]),
+            draw_seed=int(config["truth.seed"]),
+        )
+        declared = len(_ends_of_looks(np.array([step for step, _ in drawn])))
+    return max(recorded, declared)
 
 
 def _ends_of(means_T: np.ndarray) -> tuple[float, float]:
@@ -391,11 +413,12 @@ def own_line(run: Run) -> Line:
     return line(run, dosed(run))
 
 
-def stops(run: Run, steps: int) -> bool:
+def stops(run: Run) -> bool:
     """Whether the alarm on what the judge's calibration leaves of judge - truth says stop by now.
 
     Args:
-        run: as far as it has come.
-        steps: that it is to make in all; the rule is calibrated for so many.
+        run: as far as it has come; its config says how far it is to come.
     """
-    return alarmed(run, judge_error.calibrated(run, run.judge), steps)[1] is not None
+    run = by_looks(run)
+    whole = _whole(run, len(np.unique(run.step_P)))
+    return alarmed(run, judge_error.calibrated(run, run.judge), whole)[1] is not None

@@ -427,7 +427,7 @@ def _read_answers(
     place, step_P = _placing(rollouts)
     truth, reference = place(rollouts["truth"].to_numpy()), None
     try:
-        truth, reference = with_reference(cell, rollouts, place, truth, frozen)
+        truth, reference = with_reference(cell, rollouts, verdicts, place, truth, frozen)
     except Damaged as error:
         problems.append(f"{error.path}: it {error.why}")
     nothing = np.full_like(truth, np.nan)

@@ -58,15 +58,15 @@ def main(count: int) -> None:
                 for seed in range(SEEDS * number, SEEDS * number + SEEDS)
             ]
             some = [audited(run, share, number) for run in runs]
-            groups = int(some[0][0].reference.asked_P.sum())
+            groups = int(some[0].reference.asked_P.sum())
             whole = float((runs[0].judge - runs[0].truth).mean())
-            gap = gap_of(*some[0])
-            beyond = against_fair([run for run, _ in some])
+            gap = gap_of(some[0])
+            beyond = against_fair(some)
             rows.append(
                 [
                     *(gap.value - whole, covers(gap, whole), (gap.high - gap.low) / 2),
                     *(covers(beyond, fall), (beyond.high - beyond.low) / 2),
-                    *(alarm_of(some[0][0]), alarm_of(some[SEEDS][0]) < np.inf),
+                    *(alarm_of(some[0]), alarm_of(some[SEEDS]) < np.inf),
                 ]
             )
         table = np.array(rows, dtype=float)

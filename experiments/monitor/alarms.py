@@ -326,12 +326,15 @@ def _gap(view: View, study: str) -> Alarm | None:
 def _unexplained(view: View) -> tuple[dict[int, float], list[tuple[int, float]]]:
     """By step, how much of the gap is expected, and step and gap less that; nothing before the
     first steps are over."""
-    gaps, truths = (view.series.get(name, []) for name in ("bias/judge_minus_truth", "truth/mean"))
+    gaps, truths, audited = (
+        view.series.get(name, [])
+        for name in ("bias/judge_minus_truth", "truth/mean", "truth/audited")
+    )
     first = _first_steps(view.steps or 0)
     if not gaps or gaps[-1][0] <= first:
         return {}, []
     keyword = str(view.config.get("judge.simulated.keyword") or "")
-    by_itself = explained(truths, view.folder, first, keyword)
+    by_itself = explained(truths or audited, view.folder, first, keyword)
     return by_itself, [(step, gap - by_itself.get(step, 0.0)) for step, gap in gaps]
 
 

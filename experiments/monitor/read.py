@@ -205,7 +205,9 @@ class CellReader:
             series=tail.series,
             sums=dict(tail.sums),
             domains=_domains(tail),
-            truth=last_value(tail, "truth/mean"),
+            truth=last_value(
+                tail, "truth/mean" if "truth/mean" in tail.series else "truth/audited"
+            ),
             judge_mean=last_value(tail, "judge/mean"),
             gap=last_value(tail, "bias/judge_minus_truth"),
             unscored=last_value(tail, "judge/unscored_frac"),

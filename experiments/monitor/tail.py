@@ -34,7 +34,8 @@ TIME = "time_s"
 SUMMED = ("cost/usd", "cost/calls")
 """Metrics of which the monitor wants the sum over all steps."""
 SHOWN = (
-    *("truth/mean", "judge/mean", "bias/judge_minus_truth", "judge/unscored_frac"),
+    *("truth/mean", "truth/audited", "judge/mean", "bias/judge_minus_truth"),
+    "judge/unscored_frac",
     *("reward/frac_zero_std", "policy/truncated_frac", "policy/length_tokens", "time/step_s"),
 )
 DOMAIN = "domain/"

@@ -42,7 +42,7 @@ from study.config.schema import Judge, Study
 from study.finding import Finding, as_notes, problem
 from study.programs.rewards import FORMULAS
 from study.rewards.checks import check_reward, for_judge
-from study.rewards.corrections.checks import check_correction
+from study.rewards.corrections.checks import check_audit, check_correction
 from study.rewards.formulas import REWARDS
 from study.rows import Row
 from study.sandbox import tiers
@@ -283,7 +283,10 @@ def check_inputs(todo: Sequence[Cell]) -> Iterator[Finding]:
         mix, length = nominal_mix(order_of(config), rows), config.trainer.max_completion_length
         check_reward(config.reward, config.judge, rows, length, mix)
         domains = {*mix, *(row.domain for row in rows)}
-        check_correction(config, kind_of(config.task).tells_truth(rows), domains)
+        kind = kind_of(config.task)
+        check_correction(config, kind.tells_truth(rows), domains)
+        has_rule = bool(config.truth.audit) and all(kind.tells_truth([row]) for row in rows)
+        check_audit(config, has_rule)
         yield from check_world(config, rows)
         check_scaffold(config.scaffold, rows)
         evaluation = json.dumps([task, cell.data["trainer"], config.sweep.accelerate])

@@ -26,6 +26,7 @@ from judges.ask.identity import build_grading
 from judges.endpoint.dialects import dialect_of
 from judges.grading.base import GroupGrading
 from study.cell import cells
+from study.cell.audit import drawn_of
 from study.cell.cells import Cell
 from study.cell.folder import CellFolder
 from study.cell.records import EVALUATIONS, Line
@@ -115,14 +116,17 @@ def evaluations(config: Study) -> int:
 
 
 def asks(config: Study) -> list[Asks]:
-    """What the acting judge is asked, and each shadow judge."""
+    """What the acting judge is asked, and each shadow judge; one that audits, of drawn groups."""
     task, rules = _json(config.task), config.reward.rules
     longest = config.trainer.max_completion_length
     usual = round(ANSWER_SHARE * longest)
     every = []
     for judge in (config.judge, *config.shadow_judges):
         data, votes = _json(judge), judge.sampling.votes
+        audits = judge.name in config.truth.audit
         for folder, (count, size) in answers(config).items():
+            if audits:
+                count = 0 if folder else len(drawn_of(config)) * size
             calls, *tokens = _per_verdict(data, task, rules, size, usual)
             _, longest_in, _ = _per_verdict(data, task, rules, size, longest)
             cap = max(calls * judge.sampling.max_tokens, tokens[1])

@@ -24,6 +24,7 @@ from analysis.statistics.estimate import known_mean
 from experiments.policies import checkpoints
 from experiments.trainer import ranks
 from experiments.trainer.alarm import Alarm
+from experiments.trainer.audit import audit_metrics
 from experiments.trainer.scorer import Scorer, StepRecord
 from study.cell.folder import CellFolder
 from study.cell.records import COMPONENT, Recorder
@@ -112,6 +113,7 @@ TRL_METRICS = {
 
 def step_metrics(record: StepRecord, keyword: str) -> dict[str, float]:
     """Means over the step's rollouts: truth, judge score, their gap, and the behaviour vector.
+    Where no rule knows a truth, the gap is that of the audited groups.
 
     Args:
         keyword: what the behaviour ``keyword`` counts; that of the acting judge, if it has one.
@@ -130,6 +132,8 @@ def step_metrics(record: StepRecord, keyword: str) -> dict[str, float]:
     ):
         if values:
             metrics[name] = sum(values) / len(values)
+    if not pairs:
+        metrics |= audit_metrics(rows, record.verdicts)
     for name in ("ratio", "gap"):
         values = [row[key] for row in rows if (key := f"{COMPONENT}scaffold_{name}") in row]
         if values:
@@ -274,7 +278,7 @@ class EarlyStop(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         stops = False
         if self.alarm is not None and self.scorer is not None and self.scorer.pending is not None:
-            self.alarm.add(self.scorer.pending.rollouts)
+            self.alarm.add(self.scorer.pending.rollouts, self.scorer.pending.verdicts)
             stops = self.alarm.step is not None
         if ranks.shared(stops):
             control.should_training_stop = control.should_save = True

@@ -10,17 +10,22 @@ from __future__ import annotations
 
 import functools
 import time
-from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from experiments.trainer.audit import audits, verdict_rows
+from experiments.trainer.step_metrics import (
+    component_shares,
+    judge_metrics,
+    missing_truths,
+    penalty_metrics,
+)
 from experiments.trainer.world import Direct, Executed, TooManyFailed, World
 from study.cell.heartbeat import Heartbeat
 from study.cell.records import COMPONENT, ORIGIN, CallRow, rollout_id
 from study.config.schema import Study
-from study.programs.rewards import TERMS, effective_share
 from study.rewards.checks import for_judge
 from study.rewards.compose import Composed, RewardInputs, composed
 from study.rewards.corrections.corrector import Corrector, StepVerdicts
@@ -28,7 +33,7 @@ from study.rewards.failure import TooManyMissing, too_many_missing
 from study.rows import Missing, Row, RuleTruth, Truth
 from study.tasks.rules import RuleResult, RuleRunner, encode_result, rule_metrics
 from study.truth.oracle import Oracle
-from study.verdict import DIFFERENT, Outcome, Verdict, VerdictRow, mean_score
+from study.verdict import Verdict, VerdictRow, mean_score
 
 if TYPE_CHECKING:
     from judges.ask.budget import Budget
@@ -55,7 +60,7 @@ class UnderWay:
     """A step whose judges may be asked already."""
 
     calls: list[int]
-    """Requests to the acting judge, to each shadow judge and to the executor before it."""
+    """Requests to each judge and to the executor before it."""
     hits: int
     """What the acting judge was not asked anew before it."""
     ahead: list[Ahead]
@@ -77,6 +82,8 @@ class Scorer:
     """The judge in the reward."""
     shadows: Sequence[Session] = ()
     """Judges that only look."""
+    auditors: Sequence[Session] = ()
+    """Those of ``truth.audit``, which are asked about drawn groups alone."""
     budget: Budget | None = None
     """What the verdicts of all of them may cost."""
     rules: RuleRunner | None = None
@@ -141,7 +148,7 @@ class Scorer:
                 self.budget.check()
             batches, size = ExitStack(), self.config.trainer.group_size
             self._under_way = UnderWay(
-                calls=[*(session.calls for session in self._sessions), self.world.calls],
+                calls=[*self._calls()],
                 hits=self.acting.hits,
                 ahead=[batches.enter_context(each.batch(size)) for each in self._sessions],
                 batches=batches,
@@ -204,7 +211,7 @@ class Scorer:
             record = StepRecord(
                 step,
                 self._rollout_rows(step, inputs_N, texts_N, executed_N, votes_N, rules_N),
-                _verdict_rows(step, "acting", self.acting, votes_N),
+                verdict_rows(step, "acting", self.acting, votes_N),
                 None if self.world.answers_early else _call_rows(step, executed_N),
             )
             rewarded = self._compose(inputs_N, votes_N, shadows_J_N, record, under_way)
@@ -214,11 +221,11 @@ class Scorer:
             with _timed(seconds, "shadows"):
                 shadows_J_N = shadows_J_N or self._ask_shadows(inputs_N, under_way)
                 for shadow, shadow_votes_N in zip(self.shadows, shadows_J_N, strict=True):
-                    record.verdicts += _verdict_rows(step, "shadow", shadow, shadow_votes_N)
+                    record.verdicts += verdict_rows(step, "shadow", shadow, shadow_votes_N)
+                record.verdicts += audits(self.config, step, inputs_N, self.auditors)
             if self.budget is not None:
-                calls = sum(session.calls for session in self._sessions)
-                calls += self.world.calls
-                self.budget.add(calls - sum(under_way.calls), record.verdicts, record.calls or ())
+                calls = sum(self._calls()) - sum(under_way.calls)
+                self.budget.add(calls, record.verdicts, record.calls or ())
             self.world.learn(record.rollouts)
         record.metrics = judge_metrics([vote for votes in votes_N for vote in votes]) | {
             "time/judge_s": seconds["judge"],
@@ -227,10 +234,14 @@ class Scorer:
             - sum(seconds[name] for name in ("world", "judge", "shadows")),
             "time/truth_s": seconds["truth"],
             **(rule_metrics(rules_N, seconds["rules"]) if self.rules is not None else {}),
-            **_penalty_metrics([terms for _, terms in rewarded]),
-            **_missing_truths(inputs_N),
+            **penalty_metrics([terms for _, terms in rewarded]),
+            **missing_truths(inputs_N),
             **self.world.metrics(record.rollouts),
-            **_component_shares(record, self.config.trainer.group_size),
+            **(
+                {}
+                if record.calls is None
+                else component_shares(record.rollouts, self.config.trainer.group_size)
+            ),
             "cost/calls": float(self.acting.calls - under_way.calls[0]),
             "cost/cache_hits": float(self.acting.hits - under_way.hits),
         }
@@ -271,7 +282,7 @@ class Scorer:
             [
                 row
                 for role, judge, votes_N in zip(self.roles, judges, votes_J_N, strict=True)
-                for row in _verdict_rows(step, role, judge, votes_N)
+                for row in verdict_rows(step, role, judge, votes_N)
             ],
             None if self.world.answers_early else _call_rows(step, executed_N),
         )
@@ -305,7 +316,7 @@ class Scorer:
             if each.has_answer
         ]
         truths = iter(self.oracle.truths([row for row, _ in pairs], [text for _, text in pairs]))
-        if any(judge.judge.simulated for judge in self._sessions):
+        if any(judge.judge.simulated for judge in (*self._sessions, *self.auditors)):
             # judges are shown "" of these, and what a simulated one says must be known
             cut = [row for row, answer in pairs if answer is None]
             self.oracle.truths(cut, [""] * len(cut))
@@ -343,6 +354,12 @@ class Scorer:
         votes_N = under_way.ahead[place].votes([rollout.item for rollout in inputs_N])
         self._sessions[place].stop_if_refused()
         return votes_N
+
+    def _calls(self) -> Iterator[int]:
+        """Requests to each judge and to the executor so far."""
+        for session in (*self._sessions, *self.auditors):
+            yield session.calls
+        yield self.world.calls
 
     def _ask_shadows(
         self, inputs_N: list[RewardInputs], under_way: UnderWay
@@ -410,7 +427,7 @@ class Scorer:
                     panel_N = self._ask(place, inputs_N, under_way)
                 else:
                     continue
-                record.verdicts += _verdict_rows(record.step, "shadow", shadow, panel_N)
+                record.verdicts += verdict_rows(record.step, "shadow", shadow, panel_N)
             self.on_missing(record.step, record.rollouts, record.verdicts, record.calls)
             votes = [vote for votes in votes_N for vote in votes]
             raise too_many_missing(str(error), votes, self.acting.judge) from error
@@ -433,67 +450,4 @@ def _call_rows(step: int, executed_N: Sequence[Executed]) -> list[CallRow]:
         {**call, "rollout_id": rollout_id(step, index), "step": step}
         for index, executed in enumerate(executed_N)
         for call in executed.calls
-    ]
-
-
-def _component_shares(record: StepRecord, group_size: int) -> dict[str, float]:
-    """The effective share of each component of the rewards of programs."""
-    if record.calls is None:
-        return {}
-    terms = [
-        None
-        if row["reward"] is None
-        else {name: row.get(f"{COMPONENT}workflow_{name}") or 0.0 for name in TERMS}
-        for row in record.rollouts
-    ]
-    starts = range(0, len(terms), group_size)
-    shares = effective_share([terms[start : start + group_size] for start in starts])
-    return {f"workflow/share/{name}": share for name, share in shares.items() if share == share}
-
-
-def _penalty_metrics(terms: Sequence[dict[str, float | None]]) -> dict[str, float]:
-    """Mean of each penalty that is switched on."""
-    means = {}
-    for name in ("overlong", "repetition"):
-        values = [value for term in terms if (value := term.get(name)) is not None]
-        if values:
-            means[f"reward/{name}"] = sum(values) / len(values)
-    return means
-
-
-def _missing_truths(inputs_N: Sequence[RewardInputs]) -> dict[str, float]:
-    """The share of missing truths, where there is one."""
-    missing = sum(rollout.truth_missing is not None for rollout in inputs_N)
-    return {"truth/missing_frac": missing / len(inputs_N)} if missing else {}
-
-
-def judge_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
-    """Failure shares by reason, latency, tokens and cost of one step's acting verdicts."""
-    total = max(len(verdicts), 1)
-    unscored = [v for v in verdicts if v.score is None]
-    outcomes = Counter(v.outcome for v in verdicts)
-    metrics = {
-        f"judge/unscored/{outcome}": outcomes[outcome] / total
-        for outcome in Outcome
-        if outcome is not Outcome.scored
-    }
-    metrics["judge/unscored_frac"] = len(unscored) / total
-    different = sum(DIFFERENT in v.reason for v in unscored)
-    metrics["judge/different_verdicts_frac"] = different / total
-    if fresh := [v for v in verdicts if not v.from_cache]:
-        metrics["judge/latency_s"] = sum(v.latency_s for v in fresh) / len(fresh)
-        metrics["cost/tokens_in"] = float(sum(v.tokens_in or 0 for v in fresh))
-        metrics["cost/tokens_out"] = float(sum(v.tokens_out or 0 for v in fresh))
-        metrics["cost/usd"] = sum(v.cost_usd or 0.0 for v in fresh)
-    return metrics
-
-
-def _verdict_rows(
-    step: int, role: str, session: Session, votes_N: list[list[Verdict]]
-) -> list[VerdictRow]:
-    judge = session.judge.name
-    return [
-        verdict.row_of(rollout_id(step, index), step=step, role=role, judge=judge)
-        for index, votes in enumerate(votes_N)
-        for verdict in votes
     ]

@@ -79,6 +79,8 @@ def opened(
         )
     if audit is not None:
         seed, rules, share = audit.seed, audit.rules, max(audit.share, share)
+    else:
+        seed, share = _as_trained(study_dir, reference, ids, seed, share)
     frames = list(frames_of(study_dir, rules=rules))
     earlier, asked = (audit.groups, audit.asked) if audit is not None else ((), 0)
     groups, sizes = kept.draw(frames, share, seed, earlier)
@@ -86,6 +88,25 @@ def opened(
     audit = Audit(tuple(reference), ids, share, seed, rules, tuple(groups), sizes, steps, asked)
     kept.save(audit, study_dir)
     return audit
+
+
+def _as_trained(
+    study_dir: Path, reference: Sequence[str], ids: Sequence[str], seed: int, share: float
+) -> tuple[int, float]:
+    """Seed and share of a draw that takes in what ``truth.audit`` drew of runs as they were
+    trained. Raises UserError: another reference was asked then."""
+    for folder in study_cells(study_dir):
+        config = cells.load_cell(folder).config
+        if not config.truth.audit:
+            continue
+        if [*map(judge_id, config.auditors)] != [*ids]:
+            names = ",".join(config.truth.audit)
+            raise UserError(
+                f"{folder.name} asked {names} while it was trained, and an audit has one reference,"
+                f" but by={','.join(reference)} is another, or has other settings. Type by={names}"
+            )
+        seed, share = config.truth.seed, max(share, config.truth.share)
+    return seed, share
 
 
 def frames_of(study_dir: Path, *, rules: bool) -> Iterator[Frame]:

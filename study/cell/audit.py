@@ -27,6 +27,7 @@ import numpy as np
 
 from study.cell.folder import CellFolder
 from study.cell.records import EVALUATIONS
+from study.config.schema import Study
 from study.errors import UserError
 from study.screen import FORMULA
 from study.system.files import Damaged, read_json, read_text, write_json, write_text
@@ -158,7 +159,7 @@ def stretches(steps: int) -> np.ndarray:
 
 
 def draw(
-    frames: Sequence[Frame], share: float, seed: int, earlier: Sequence[Drawn] = ()
+    frames: Iterable[Frame], share: float, seed: int, earlier: Sequence[Drawn] = ()
 ) -> tuple[list[Drawn], dict[str, dict[int, int]]]:
     """The groups that a share takes, those drawn ``earlier`` first, and how many each stretch of
     each run has.
@@ -182,6 +183,27 @@ def draw(
                 chosen.append(((rank + 0.5) / size, tie, drawn))
     known = {*earlier}
     return [*earlier, *(drawn for *_, drawn in sorted(chosen) if drawn not in known)], sizes
+
+
+def drawn_of(config: Study) -> frozenset[tuple[int, int]]:
+    """Step and group of what ``truth.audit`` asks about while a run is trained; none without one.
+    The declared steps decide it, before the first of them."""
+    if not config.truth.audit:
+        return frozenset()
+    steps, groups = config.trainer.steps, config.trainer.prompts_per_step
+    return drawn_places(
+        config.seed, steps, groups, share=config.truth.share, draw_seed=config.truth.seed
+    )
+
+
+@lru_cache(maxsize=64)
+def drawn_places(
+    seed: int, steps: int, groups: int, *, share: float, draw_seed: int
+) -> frozenset[tuple[int, int]]:
+    """Step and group of what is drawn of a run of T steps of so many groups, before its first."""
+    step_P, group_P = (place.ravel() + 1 for place in np.indices((steps, groups)))
+    chosen, _ = draw([Frame("", seed, steps, step_P, group_P - 1)], share, draw_seed)
+    return frozenset((drawn.step, drawn.group) for drawn in chosen)
 
 
 def _uniform(*words: object) -> float:

@@ -18,7 +18,7 @@ from study.verdict import Outcome
 
 pc: Any = pyarrow.compute
 """Its functions are made as it is loaded, so nothing static knows of them."""
-ROLES = ("acting", "shadow", "replay")
+ROLES = ("acting", "shadow", "audit", "replay")
 OF_A_VERDICT = ("rollout_id", "role", "judge", "sample_index")
 """Columns that no two verdicts of a step have in common."""
 NUMBERS = ("truth", "judge_score", "reward", "advantage", "logprob_sum")

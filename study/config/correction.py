@@ -50,6 +50,8 @@ class Correction:
     """Share of the rollouts that get the rule truth in place of the verdict."""
     stop: bool = False
     """Whether the run ends when the alarm on judge minus truth is raised."""
+    alarm: str = bounds.choice("cusum-1", "cusum-1")
+    """Rule of that alarm; a changed rule gets another name, and its runs another identity."""
 
     @property
     def changes(self) -> bool:

@@ -260,6 +260,19 @@ class Cost:
 
 
 @dataclass(frozen=True)
+class ByAudit:
+    """Truth of a drawn share of the groups, where no rule knows it; docs/audits.md."""
+
+    audit: list[str] = field(default_factory=list, metadata=bounds.NAMES)
+    """Judge presets that are asked about the drawn groups, and about no others, while a run is
+    trained. Their mean score is the truth there; it is in no reward."""
+    share: float = bounds.number(0.05, above=0, high=1, unit="share of the groups")
+    """Share of the groups of each tenth of the steps that is drawn, two at least."""
+    seed: int = bounds.seed(0)
+    """Seed of the draw, which is made before the first step."""
+
+
+@dataclass(frozen=True)
 class Study:
     """The whole composed config of one job."""
 
@@ -293,6 +306,7 @@ class Study:
     task: Task = mlflow_param(field(default_factory=Task))
     reward: Reward = mlflow_param(field(default_factory=Reward))
     correction: Correction = mlflow_param(field(default_factory=Correction))
+    truth: ByAudit = mlflow_param(field(default_factory=ByAudit))
     scaffold: Scaffold = mlflow_param(field(default_factory=Scaffold))
     trainer: Trainer = mlflow_param(field(default_factory=Trainer))
     tracking: Tracking = run_time(field(default_factory=Tracking))
@@ -300,7 +314,17 @@ class Study:
     cost: Cost = run_time(field(default_factory=Cost))
     sweep: Sweep = run_time(field(default_factory=Sweep))
     shadow_judges: list[Judge] = field(default_factory=list)
-    """Filled by the sweep from ``shadow``; not for YAML."""
+    """Filled by the sweep from ``shadow`` and ``truth.audit``; not for YAML."""
+
+    @property
+    def shadows(self) -> list[Judge]:
+        """The judges of ``shadow``, which score every rollout."""
+        return [each for each in self.shadow_judges if each.name not in self.truth.audit]
+
+    @property
+    def auditors(self) -> list[Judge]:
+        """The judges of ``truth.audit``, which score drawn groups."""
+        return [each for each in self.shadow_judges if each.name in self.truth.audit]
 
 
 Model = Judge | Executor | Embedder

@@ -47,7 +47,7 @@ def test_the_truth_of_all_answers_by_hand():
     judge = np.array([[1.0, 0.0], [1.0, 1.0], [0.0, np.nan], [1.0, 0.0]])
     truth = np.array([[0.0, 0.0], [np.nan, np.nan], [np.nan, np.nan], [1.0, 0.5]])
     audited_P = np.array([True, False, False, False])
-    reference = Reference(truth, audited_P, audited_P, np.zeros(4, dtype=int))
+    reference = Reference(truth, audited_P, audited_P, np.zeros(4, dtype=int), {0: 4})
     # score - truth is 1 and 0 of the audited group: .5 in the mean, of 2 of 5 scored answers
     smooth = truth_of_all(judge, truth, reference, by_group=False)
     assert smooth[:3].tolist() == [
@@ -64,16 +64,16 @@ def test_the_truth_of_all_answers_by_hand():
 @given(st.integers(0, 50), st.sampled_from([0.02, 0.1, 0.5]))
 def test_where_all_is_audited_nothing_changes(seed, share):
     run = run_of(seed, steps=20, groups=4)
-    whole, sizes = audited(run, 1.0, seed)
+    whole = audited(run, 1.0, seed)
     assert np.allclose(whole.levels(by_group=True), run.truth)
     assert whole.levels().mean() == pytest.approx(run.truth.mean())
     shifts = [run_shifts([each]).set_index("metric")["shift"] for each in (run, whole)]
     assert shifts[0]["gap"] == pytest.approx(shifts[1]["gap"])
     assert shifts[0]["truth"] == pytest.approx(shifts[1]["truth"])
-    gap = gap_of(whole, sizes)
+    gap = gap_of(whole)
     assert gap.value == pytest.approx((run.judge - run.truth).mean())
     assert gap.low == gap.high == gap.value  # nothing was left to chance
-    some, _ = audited(run, share, seed)
+    some = audited(run, share, seed)
     # the score is the truth and the gap, whatever was audited
     parts = run_shifts([some]).set_index("metric")["shift"]
     assert parts["judge_score"] - parts["gap"] == pytest.approx(parts["truth"])
@@ -121,7 +121,7 @@ def test_a_difference_is_narrower_than_the_truth_of_the_audited_groups_alone():
     whole, beside, alone = [], [], []
     for seed in range(40):
         run = run_of(seed, rise=0.0)
-        some, _ = audited(run, 0.05, seed)
+        some = audited(run, 0.05, seed)
         whole.append(shift(step_means(run, run.truth)))
         beside.append(run_shifts([some]).set_index("metric").loc["truth", "shift"])
         alone.append(shift(step_means(some, some.truth)))
@@ -136,14 +136,14 @@ def test_what_happens_within_groups_is_measured_in_the_audited_ones():
         run,
         judge=run.truth + 0.3 * run.features[..., 0] + 0.1 * rng.standard_normal(run.truth.shape),
     )
-    some, _ = audited(run, 0.3, 0)
+    some = audited(run, 0.3, 0)
     steps = [ledger([each])["bias/length"].dropna() for each in (run, some)]
     assert steps[1].mean() == pytest.approx(steps[0].mean(), abs=0.02)
     assert 10 < len(steps[1]) <= len(steps[0])
 
 
 def test_curves_are_flat_between_audits_and_end_where_the_shift_does():
-    some, _ = audited(run_of(), 0.05, 0)
+    some = audited(run_of(), 0.05, 0)
     curves = run_curves([some]).pivot(index="step", columns="metric", values="value")
     gaps = curves["gap"].to_numpy()
     assert (np.diff(gaps) != 0).sum() <= 9
@@ -152,7 +152,7 @@ def test_curves_are_flat_between_audits_and_end_where_the_shift_does():
 
 
 def test_steps_with_one_audited_group_are_looked_at_together():
-    some, _ = audited(run_of(), 0.1, 0)
+    some = audited(run_of(), 0.1, 0)
     seen = by_looks(some)
     steps, counts = np.unique(seen.step_P, return_counts=True)
     assert counts.min() >= 2
@@ -165,7 +165,7 @@ def test_steps_with_one_audited_group_are_looked_at_together():
 def test_the_alarm_rings_for_a_gap_that_grows_on_audited_rows_and_not_for_one_that_does_not():
     rings = [
         [
-            own_line(audited(run_of(seed, rise=rise, steps=80, groups=16), 0.2, seed)[0]).alarm
+            own_line(audited(run_of(seed, rise=rise, steps=80, groups=16), 0.2, seed)).alarm
             for seed in range(6)
         ]
         for rise in (0.5, 0.0)
@@ -178,7 +178,7 @@ def test_groups_that_nobody_was_asked_about_are_no_lost_truths():
     run = run_of(steps=20)
     lost = np.random.default_rng(0).random(run.judge.shape) < 0.1
     scores = np.where(lost, np.nan, run.judge)
-    some, _ = audited(replace(run, judge=scores, reward=scores), 0.3, 0)
+    some = audited(replace(run, judge=scores, reward=scores), 0.3, 0)
     rows = ledger([some])
     known = rows[rows["lost/length"].notna()]
     assert len(known) > 10
@@ -189,8 +189,8 @@ def test_groups_that_nobody_was_asked_about_are_no_lost_truths():
 def test_missing_answers_of_the_reference_have_bounds(tmp_path):
     run = run_of()
     rng = np.random.default_rng(0)
-    some, sizes = audited(run, 0.2, 0, missing=0.1, rng=rng)
-    study = study_audit([some], sizes, tmp_path)
+    some = audited(run, 0.2, 0, missing=0.1, rng=rng)
+    study = study_audit([some], tmp_path)
     arm = study.arms[0]
     assert 0 < arm.missing < arm.answers
     assert arm.least < arm.gap.value < arm.most
@@ -200,11 +200,10 @@ def test_missing_answers_of_the_reference_have_bounds(tmp_path):
     assert f"gave no score to {arm.missing:,}" in text
 
 
-def study_audit(runs, sizes, study_dir):
+def study_audit(runs, study_dir):
     """What the audit of these runs says, its settings kept in a folder."""
-    of_runs = {"sizes": {run.cell: sizes for run in runs}, "steps": {run.cell: 60 for run in runs}}
     settings = {"share": 0.1, "seed": 0, "rules": False, "reference_ids": ("x",)}
-    kept.save(Audit(reference=("sim-fair",), **settings, **of_runs), study_dir)
+    kept.save(Audit(reference=("sim-fair",), **settings), study_dir)
     study = audit_of(runs, study_dir)
     assert study is not None
     return study
@@ -216,11 +215,8 @@ def test_a_share_costs_what_its_plan_says():
     halves = [each.half for each in shares]
     assert halves == sorted(halves, reverse=True)
     run = run_of(3, steps=40, groups=8)
-    some, sizes = audited(run, 0.2, 0)
-    assert (
-        sum(len(each.gap_P) for each in strata_of(some, run.judge - run.truth, sizes).values())
-        == 70
-    )
+    some = audited(run, 0.2, 0)
+    assert sum(len(each.gap_P) for each in strata_of(some, run.judge - run.truth).values()) == 70
 
 
 def test_a_larger_rise_and_a_larger_share_are_noticed_earlier():
@@ -238,7 +234,7 @@ def test_an_audit_is_a_section_of_the_report_and_says_whose_word_the_truth_is(tm
         for seed in range(3)
     ]
     some = [audited(run, 0.2, 0) for run in runs]
-    study = study_audit([run for run, _ in some], some[0][1], tmp_path)
+    study = study_audit(some, tmp_path)
     assert study.is_truth
     assert display.who(study) == "sim-fair"
     assert "No rule knows the truth" in display.extent(study)
@@ -249,7 +245,7 @@ def test_an_audit_is_a_section_of_the_report_and_says_whose_word_the_truth_is(tm
     assert "could be" not in table and "judge - rule [95 %]" not in table
     gap = {arm.arm: arm.gap for arm in study.arms}
     assert gap["biased"].low > gap["fair"].value
-    beyond = against_fair([run for run, _ in some])
+    beyond = against_fair(some)
     assert beyond.low < expected_fall() < beyond.high
 
 
@@ -283,7 +279,7 @@ def test_what_a_policy_wrote_is_text_on_the_page(tmp_path):
 def test_beside_a_rule_nothing_of_the_report_changes(tmp_path):
     """With rules=true the reference is asked and the rule stays the truth."""
     run = run_of()
-    some, _ = audited(run, 0.1, 0)
+    some = audited(run, 0.1, 0)
     assert some.reference is not None and some.told_P is not None
     nobody = np.zeros(len(run.step_P), dtype=bool)
     beside = replace(run, reference=replace(some.reference, truth_P=nobody))

@@ -239,7 +239,7 @@ def test_the_report_of_a_run_that_its_alarm_ended_has_that_alarm() -> None:
     """The rule is that of the 40 steps that were declared, however few of them were made."""
     run = falling(np.random.default_rng(11), JUDGES["compressing"], DOSE)
     run = replace(run, config={"trainer.steps": 40, "correction.stop": True})
-    ended = next(step for step in range(8, 41) if stops(run.where(run.step_P <= step), 40))
+    ended = next(step for step in range(8, 41) if stops(run.where(run.step_P <= step)))
     made = run.where(run.step_P <= ended)
     assert ended < 40
     assert line(made, ()).alarm == line(run, ()).alarm == ended

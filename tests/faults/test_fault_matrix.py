@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from experiments.trainer.scorer import judge_metrics
+from experiments.trainer.step_metrics import judge_metrics
 from judges.ask.replies import Store
 from judges.ask.session import Session
 from judges.faults import FaultServer

@@ -14,6 +14,8 @@ import pandas as pd
 import pytest
 
 from analysis.audit.__main__ import LOCK, main
+from analysis.forecast.candidates import start_of_base
+from analysis.forecast.estimate import ask
 from analysis.records.frames import rollouts_frame
 from analysis.records.runs import read_study
 from analysis.report.sections import write_report
@@ -26,6 +28,7 @@ from study.cell import audit as kept
 from study.cell.folder import CellFolder
 from study.cell.parts import read_part
 from study.cell.records import VERDICT, write_part
+from study.errors import UserError
 from study.system import locks
 from tests import commands
 from tests.judges.answered_study import write_run
@@ -430,3 +433,32 @@ def test_only_one_process_draws_and_answers_at_a_time(study, refusal):
         assert audit(study) == 0  # to look needs no lock
     assert not (study / "replays").exists()
     assert audit(study, "by=sim-fair") == 0
+
+
+def test_a_forecast_asks_the_reference_about_all_rollouts_before_training(study):
+    with pytest.raises(UserError, match="judgedrift audit study=told by="):
+        start_of_base(ask(study, "sim-verbose"))
+    audit(study, "by=sim-fair", "share=0.1")
+    base = ask(study, "sim-verbose")
+    # the oracle of the task: right, right and wordy, and nothing; the first step has three groups
+    assert base.truth.tolist() == [[1.0, 1.0, 0.0]] * len(base.truth)
+    assert len(base.truth) >= 3
+    assert start_of_base(base).mean[-1] == 1.0  # of answers that there are
+    asked = {(each["cell"], each["rollout_id"]) for each in verdicts(study)}
+    assert not all((each["cell"], each["rollout_id"]) in asked for each in firsts(study))
+
+
+def firsts(study):
+    """The rollouts of each run's first step."""
+    frame = rollouts_frame(study, ["rollout_id", "step"])
+    return frame[frame["step"] == 1].to_dict("records")
+
+
+def test_a_person_and_an_audit_with_other_settings_cannot_be_asked_by_a_forecast(study):
+    audit(study, "by=sim-fair", "share=0.1", "judge.simulated.noise_sd=0.3")
+    with pytest.raises(UserError, match="settings that the preset does not have"):
+        ask(study, "sim-verbose")
+    shutil.rmtree(study / "replays" / "audit")
+    questions = asking.opened(study, [kept.PERSON], share=0.1, seed=0, rules=False)
+    assert questions.by_person
+    assert np.isnan(ask(study, "sim-verbose").truth).all()

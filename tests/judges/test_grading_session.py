@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from experiments.trainer.scorer import judge_metrics
+from experiments.trainer.step_metrics import judge_metrics
 from judges.ask.asker import request_keys
 from judges.ask.replies import Store, content_key
 from judges.ask.session import Session

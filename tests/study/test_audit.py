@@ -1,5 +1,7 @@
 """What an audit draws, what it keeps, and what of a person's answers counts."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,9 +18,13 @@ from study.cell.audit import (
     Question,
     answered_groups,
     draw,
+    drawn_of,
     stretches,
 )
+from study.config.correction import Correction
+from study.config.schema import ByAudit, Study, Trainer
 from study.errors import UserError
+from study.rewards.corrections.checks import check_audit, check_correction
 from study.system.files import Damaged
 
 
@@ -203,3 +209,46 @@ def test_answers_come_back_as_they_were_saved(tmp_path_factory, answers):
     audit.save(audit_of(), folder)
     audit.save_answers(folder, answers)
     assert audit.load_answers(folder) == answers
+
+
+def test_what_is_asked_while_a_run_is_trained_is_what_is_drawn_of_it_afterwards():
+    config = Study(
+        seed=3,
+        trainer=Trainer(steps=30, prompts_per_step=4),
+        truth=ByAudit(audit=["any"], share=0.3, seed=7),
+    )
+    step_P, group_P = np.repeat(np.arange(1, 31), 4), np.tile(np.arange(4), 30)
+    frame = Frame("cell", 3, 30, step_P, group_P)
+    afterwards, _ = draw([frame], 0.3, 7)
+    drawn = drawn_of(config)
+    assert drawn == {(each.step, each.group) for each in afterwards}
+    # .3 of the 12 groups of a tenth, rounded up
+    assert len(drawn) == 10 * 4
+    larger, _ = draw([frame], 0.6, 7)
+    assert drawn < {(each.step, each.group) for each in larger}
+    other = dataclasses.replace(config.truth, seed=8)
+    assert drawn_of(dataclasses.replace(config, truth=other)) != drawn
+    assert not drawn_of(dataclasses.replace(config, truth=ByAudit()))
+
+
+@pytest.mark.parametrize(
+    ("config", "has_rule", "why"),
+    [
+        (Study(truth=ByAudit(["a", "a"])), False, "names a twice"),
+        (Study(truth=ByAudit(["b", "a"]), shadow=["a"]), False, "names a twice"),
+        (Study(truth=ByAudit(["a"])), True, "would be asked nothing"),
+        (Study(truth=ByAudit(share=0.5)), False, "names no judge"),
+    ],
+)
+def test_judges_that_would_be_asked_nothing_or_twice_are_refused(config, has_rule, why):
+    with pytest.raises(UserError, match=why):
+        check_audit(config, has_rule)
+    check_audit(Study(truth=ByAudit(["a"]), shadow=["b"]), has_rule=False)
+    check_audit(Study(), has_rule=True)
+
+
+def test_an_alarm_needs_a_truth_of_some_kind():
+    config = Study(correction=Correction(stop=True))
+    with pytest.raises(UserError, match=r"truth\.audit=\[qwen3-32b\]"):
+        check_correction(config, has_truth=False)
+    check_correction(dataclasses.replace(config, truth=ByAudit(["a"])), has_truth=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from study.config import bounds
-from study.config.schema import Study
+from study.config.schema import ByAudit, Study
 from study.errors import UserError
 from study.features import FEATURES, shared_keyword
 from study.rewards.formulas import needs_judge
@@ -34,14 +34,21 @@ def check_correction(config: Study, has_truth: bool, domains: Iterable[str] = ("
             " here. Type reward=judge, or leave correction out."
         )
     by_rule = [name for name in ("calibrate", "recheck", "stop") if getattr(correction, name)]
-    if by_rule and not has_truth:
+    if by_rule == ["stop"] and not has_truth and not config.truth.audit:
+        raise UserError(
+            "correction.stop=true needs the truth of answers, but no rule gives it in"
+            f" task={config.task.name}. Name judges that are asked for it about a share of the"
+            " groups, for example truth.audit=[qwen3-32b] truth.share=0.1, or leave"
+            " correction.stop out."
+        )
+    if by_rule != ["stop"] and by_rule and not has_truth:
         value = str(getattr(correction, by_rule[0])).lower()
         raise UserError(
             f"correction.{by_rule[0]}={value} needs the rule truth of answers, but no rule gives"
             f" it in task={config.task.name}. Take a task with a truth, for example"
             f" task=instruct-mini, or leave correction.{by_rule[0]} out."
         )
-    if correction.panel != "none" and not config.shadow_judges:
+    if correction.panel != "none" and not config.shadows:
         raise UserError(
             f"correction.panel={correction.panel} combines the acting judge with the shadow"
             " judges, but shadow names none. Type for example shadow=[sim-fair,sim-noisy]"
@@ -54,6 +61,36 @@ def check_correction(config: Study, has_truth: bool, domains: Iterable[str] = ("
             " judge.grading.name=rubric_batch (or rubric_chunk, rubric_item)."
         )
     _check_sizes(config)
+
+
+def check_audit(config: Study, has_rule: bool) -> None:
+    """Refuse judges of ``truth.audit`` that would be asked nothing, or twice; ``has_rule`` says
+    whether a rule tells the truth of every answer.
+    Raises UserError: what was given, what is legal, what to type."""
+    names, truth = config.truth.audit, config.truth
+    typed = f"truth.audit=[{','.join(names)}]"
+    if not names:
+        if truth != ByAudit():
+            raise UserError(
+                f"truth.share={truth.share:g} truth.seed={truth.seed} say which groups are asked"
+                " about, but truth.audit names no judge. Type for example truth.audit=[qwen3-32b],"
+                " or leave both out."
+            )
+        return
+    twice = sorted(name for name in {*names} if [*names, *config.shadow].count(name) > 1)
+    if twice:
+        raise UserError(
+            f"{typed} shadow=[{','.join(config.shadow)}] names {twice[0]} twice. A judge is asked"
+            " about every answer (shadow) or about the drawn groups (truth.audit): leave it out of"
+            " one of them."
+        )
+    if has_rule:
+        raise UserError(
+            f"{typed} would be asked nothing: a rule gives the truth of every answer in"
+            f" task={config.task.name}. Leave truth.audit out. To see how well a judge agrees with"
+            f" the rule, type afterwards: judgedrift audit study={config.study} by={names[0]}"
+            " rules=true"
+        )
 
 
 def _judged(config: Study, domain: str) -> bool:
