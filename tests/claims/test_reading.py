@@ -1,7 +1,7 @@
 """The numbers of README.md and docs, and whether a wrong one would be seen."""
 
-import re
 import math
+import re
 import shutil
 import subprocess
 import sys
