@@ -244,6 +244,7 @@ def numbers(workflow: Workflow) -> dict[str, Any]:
         "treatments": [
             {"name": row.name, **_with_interval(row.effect, "effect"), "measure": row.measure}
             | {"arm": row.arm, "base": row.base}
+            | {"visible": None if np.isnan(row.visible) else row.visible}
             for row in workflow.treatments
         ],
     }

@@ -101,6 +101,7 @@ def treatments_table(workflow: Workflow, say: Say = with_interval) -> pd.DataFra
     """What single settings did to the truth, a row for each pair of arms."""
     return pd.DataFrame(
         {"treatment": row.name, "effect": say(row.effect), "seeds": row.effect.n}
+        | {"visible": markup.number(row.visible)}
         | {"of": row.measure, "beside": row.base}
         for row in workflow.treatments
     )

@@ -19,7 +19,9 @@ import pandas as pd
 
 from analysis.drift.substitution import base_of
 from analysis.records.runs import Run, ends, step_means
-from analysis.statistics.intervals import Paired, paired_difference
+from analysis.statistics.estimate import NAN
+from analysis.statistics.intervals import Paired, paired_difference, student
+from analysis.statistics.power import smallest_effect
 from analysis.workflow.programs import Programs
 from analysis.workflow.run import right
 from study.config.identity import left_out
@@ -47,6 +49,15 @@ class Treatment:
     measure: str
     arm: str
     base: str
+
+    @property
+    def visible(self) -> float:
+        """The smallest true effect that so many seeds show with power .8, at the spread of their
+        differences; NaN without one. As `PairedPrompts.visible`."""
+        half, seeds = self.effect.high - self.effect.value, self.effect.n
+        if not half > 0:
+            return NAN
+        return float(smallest_effect(seeds) * half / student(seeds - 1) * seeds**0.5)
 
 
 def treatments(runs: Sequence[Run], programs: Sequence[Programs]) -> list[Treatment]:

@@ -1,5 +1,6 @@
 """Runs of programs: every number against one worked out by hand or by another library."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ from scipy import stats
 from analysis.records.frames import rollouts_frame
 from analysis.records.runs import Run, read_study
 from analysis.statistics.fixed_effects import fixed_effects
+from analysis.statistics.intervals import paired_difference
 from analysis.workflow import run as of_run
 from analysis.workflow.__main__ import main
 from analysis.workflow.arm import NOT_SEEN, SEEN, UNTOLD, Workflow, of_runs, of_study
 from analysis.workflow.programs import COLUMNS, Programs, of_frame, of_json
 from analysis.workflow.run import ALIKE, TOGETHER, slopes
+from analysis.workflow.treatments import Treatment
 from study.features import FEATURES
 from tests.analysis.conftest import clustered, write_cell
 from tests.analysis.program_study import OPERATORS, SHARES, STEPS, planted_json, write_programs
@@ -341,3 +344,12 @@ def test_a_planted_file_of_another_form_is_left_out_and_said(tmp_path: Path, con
     study = write_programs(tmp_path / "runs" / "s", judges=("sim-fair",), seeds=1, planted=False)
     (study / "planted.json").write_text(content)
     assert "planted.json is left out" in printed(main, study)
+
+
+def test_a_treatment_says_what_so_many_seeds_would_show():
+    # differences of seeds 0, .1, .2, .3 and .4: an SD of .158, of which five show 1.68
+    effect = paired_difference(pd.Series([0.0, 0.1, 0.2, 0.3, 0.4]), pd.Series([0.0] * 5))
+    treatment = Treatment("a=b", effect, "held-out truth", "a", "b")
+    assert treatment.visible == pytest.approx(1.68 * 0.025**0.5, rel=2e-3)
+    alike = paired_difference(pd.Series([0.1, 0.1]), pd.Series([0.0, 0.0]))
+    assert np.isnan(dataclasses.replace(treatment, effect=alike).visible)
