@@ -21,7 +21,7 @@ from experiments.rehearsal.filler import TOKENS_AT_ONCE, build_policy
 from experiments.sweep import cells_of
 from study.cell.cells import Cell, make_cell
 from study.config.endpoints import REHEARSED
-from study.config.schema import Model, Study
+from study.config.schema import ByAudit, Model, Study
 from study.errors import UserError
 from study.system.files import read_json, write_json
 from study.tasks import kind_of
@@ -157,7 +157,7 @@ def check_scale(full: Full, scale: Scale) -> None:
 def endpoint_models(cell: Cell) -> list[Model]:
     """The judges and the executor of a cell that are models at an endpoint."""
     config = cell.config
-    models: list[Model] = [config.judge, *config.shadow_judges]
+    models: list[Model] = [config.judge, *config.shadows]
     if config.world == "workflow":
         models.append(config.executor)
     return [model for model in models if not _is_computed(model)]
@@ -255,8 +255,10 @@ def _rehearsed(
         "notify": "",
         "notify_env": None,
     }
+    data["truth"] = dataclasses.asdict(ByAudit())  # a rule knows the truth of rehearsed rows
     models: list[tuple[dict[str, Any], Model]] = [(data["judge"], config.judge)]
-    models += list(zip(data["shadow_judges"], config.shadow_judges, strict=True))
+    data["shadow_judges"] = [dataclasses.asdict(judge) for judge in config.shadows]
+    models += list(zip(data["shadow_judges"], config.shadows, strict=True))
     if is_program:
         models.append((data["executor"], config.executor))
     for settings, model in models:

@@ -17,6 +17,7 @@ from experiments.rehearsal.scale import (
 )
 from judges.ask.asker import request_keys
 from study.config.endpoints import REHEARSED
+from study.config.schema import ByAudit
 from study.errors import UserError
 
 WORDS = ("judge=qwen3-32b,qwq-plus", "seed=0,1,2", "task=mixed-mini")
@@ -66,6 +67,14 @@ def test_nothing_of_it_can_pass_for_the_real_judges(full, tmp_path) -> None:
         assert judge.endpoint.model == real.endpoint.model
         assert request_keys(judge)(body, 0) != request_keys(real)(body, 0)
         assert judge.grading == real.grading and judge.price == real.price
+
+
+def test_judges_that_audit_are_left_out_and_those_that_look_stay(tmp_path) -> None:
+    words = ("judge=qwen3-32b", "seed=0", "shadow=[qwen3-8b]", "truth.audit=[qwq-plus]")
+    audited = full_study("mixed-full", (*words, "task=mixed-mini", "truth.share=0.2"))
+    (cell,) = cells_at(audited, 1, tmp_path)
+    assert [judge.name for judge in cell.config.shadow_judges] == ["simulated-qwen3-8b"]
+    assert cell.config.truth == ByAudit()
 
 
 def test_rows_that_are_not_here_are_replaced_and_said_so(tmp_path) -> None:
