@@ -25,6 +25,7 @@ from study.config.schema import Endpoint, Judge, Study, Sweep, Trainer
 from study.errors import UserError
 from study.system import stopping
 from study.system.files import append_line, read_json, write_json
+from study.system.spent import Spent
 
 SERVER = "tests.experiments.launch.fake_training"
 """What a fork server imports instead of what trains."""
@@ -57,7 +58,7 @@ def lay(
     return laid
 
 
-def train(cell: Cell, threads: int) -> None:
+def train(cell: Cell, threads: int, spent: Spent) -> None:
     """In place of `experiments.train.train`: a line for each step that is not there yet."""
     script = read_json(cell.folder / "script.json")
     begun = {
