@@ -159,7 +159,7 @@ def stretches(steps: int) -> np.ndarray:
 
 
 def draw(
-    frames: Iterable[Frame], share: float, seed: int, earlier: Sequence[Drawn] = ()
+    frames: Sequence[Frame], share: float, seed: int, earlier: Sequence[Drawn] = ()
 ) -> tuple[list[Drawn], dict[str, dict[int, int]]]:
     """The groups that a share takes, those drawn ``earlier`` first, and how many each stretch of
     each run has.
