@@ -321,7 +321,16 @@ def learn(
         if config.world == "workflow":
             programs = Programs(config, store, truth_of, cell.folder, by_policy(tokenizer))
             world = stack.enter_context(programs)
-        scorer = Scorer(config, truth_of, acting, shadows, auditors, budget, rules, world=world)
+        scorer = Scorer(
+            config,
+            truth_of,
+            acting,
+            shadows=shadows,
+            auditors=auditors,
+            budget=budget,
+            rules=rules,
+            world=world,
+        )
         scorer.on_missing = recorder.write_missing
         scorer.heart = heart
         heart.throttled = lambda: "; ".join(

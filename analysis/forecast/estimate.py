@@ -20,13 +20,11 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
-from analysis.forecast.reference import with_reference
+from analysis.forecast.reference import votes_of, with_reference
 from analysis.ledger.transmission import group_cov, scored_advantages
 from analysis.records.frames import OPERATOR, runs_frame
 from analysis.statistics.estimate import Estimate, columns
 from analysis.statistics.intervals import mean_interval
-from judges.ask.replies import open_store
-from judges.ask.session import Session
 from study.cell.cells import Cell, load_cell
 from study.cell.folder import study_cells
 from study.cell.parts import read_part
@@ -40,7 +38,7 @@ from study.rewards import compose
 from study.rewards.corrections.corrector import Corrector, StepVerdicts
 from study.rows import Row
 from study.system.files import Damaged, say
-from study.tasks import kind_of, oracle
+from study.tasks import kind_of
 from study.verdict import mean_score
 
 DRAWS = 2000
@@ -117,10 +115,10 @@ class Rollouts:
         """Row and answer of each, (P, G); None where there is no answer."""
         return [
             [
-                (row, record["answer"] or "") if record["outcome"] in (None, Ending.OK) else None
-                for record in group
+                (row, record["answer"] or "") if answered else None
+                for record, answered in zip(group, answered_G, strict=True)
             ]
-            for row, group in zip(self.rows, self.records, strict=True)
+            for row, group, answered_G in zip(self.rows, self.records, self.has_answer, strict=True)
         ]
 
 
@@ -243,18 +241,8 @@ def rewards(
     items = [rollout.item for rollout in recorded]
     of_prompt, group = len(rollouts.records[0]), config.trainer.group_size
     size = of_prompt if of_prompt % group else group
-    truth_of = oracle(config.task)
-    if judge.simulated is not None:  # then it says at once what it says
-        pairs = [item for item in items if item is not None]
-        truth_of.truths([row for row, _ in pairs], [answer for _, answer in pairs])
     panel = config.shadows if config.correction.panel != "none" else ()
-    votes_J_N = []
-    with open_store(runs_dir, config.store) as store:
-        for each in (judge, *panel):
-            with Session(each, store, truth_of) as session:
-                session.check()
-                votes_J_N.append(session.ask_many(items, size))
-                session.stop_if_refused()
+    votes_J_N = votes_of((judge, *panel), items, size, config, runs_dir)
     scores, *others = [[mean_score(votes) for votes in votes_N] for votes_N in votes_J_N]
     corrected, _ = Corrector()(StepVerdicts(config, 1, size, recorded, votes_J_N[0], others))
     paid = compose.recompose(config, recorded, corrected, size, judge.on_failure)

@@ -6,6 +6,7 @@ study are asked about all of these. What a person said of a share is not enough.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from study.config.schema import Judge, Study
 from study.errors import UserError
 from study.rows import Row
 from study.tasks import oracle
-from study.verdict import mean_score
+from study.verdict import Verdict, mean_score
 
 
 def reference_of(study_dir: Path, config: Study) -> list[Judge]:
@@ -38,6 +39,28 @@ def reference_of(study_dir: Path, config: Study) -> list[Judge]:
             " training. Write these settings into a preset of that name in ./conf/judge."
         )
     return judges
+
+
+def votes_of(
+    judges: Sequence[Judge],
+    items_N: Sequence[tuple[Row, str] | None],
+    group_size: int,
+    config: Study,
+    runs_dir: Path,
+) -> list[list[list[Verdict]]]:
+    """Each judge's votes on each of N answers in groups. Raises UserError: one cannot be asked."""
+    truth_of = oracle(config.task)
+    if any(judge.simulated is not None for judge in judges):  # they say at once what they say
+        pairs = [item for item in items_N if item is not None]
+        truth_of.truths([row for row, _ in pairs], [answer for _, answer in pairs])
+    votes_J_N = []
+    with open_store(runs_dir, config.store) as store:
+        for judge in judges:
+            with Session(judge, store, truth_of) as session:
+                session.check()
+                votes_J_N.append(session.ask_many(items_N, group_size))
+                session.stop_if_refused()
+    return votes_J_N
 
 
 def with_reference(
@@ -59,24 +82,15 @@ def with_reference(
     judges = reference_of(study_dir, config) if unknown_P.any() else []
     if not judges:
         return truth_P_M
-    truth_of = oracle(config.task)
     items = [
         item
         for unknown, group in zip(unknown_P, items_P_M, strict=True)
         if unknown
         for item in group
     ]
-    if any(judge.simulated is not None for judge in judges):  # they say it at once
-        pairs = [item for item in items if item is not None]
-        truth_of.truths([row for row, _ in pairs], [answer for _, answer in pairs])
-    scores_J: list[list[float | None]] = []
-    with open_store(study_dir.parent, config.store) as store:
-        for judge in judges:
-            with Session(judge, store, truth_of) as session:
-                session.check()
-                scores_J.append([*map(mean_score, session.ask_many(items, truth_P_M.shape[1]))])
-                session.stop_if_refused()
+    votes_J_N = votes_of(judges, items, truth_P_M.shape[1], config, study_dir.parent)
+    scores_J_N = [[mean_score(votes) for votes in votes_N] for votes_N in votes_J_N]
     out = truth_P_M.copy()
-    mean_N = np.array(scores_J, dtype=float).mean(axis=0)
+    mean_N = np.array(scores_J_N, dtype=float).mean(axis=0)
     out[unknown_P] = mean_N.reshape(-1, truth_P_M.shape[1])
     return out

@@ -93,8 +93,7 @@ def with_reference(
     scores = [said.score_of.get(name) for name in rollouts["rollout_id"]]
     score = place(np.array(scores, dtype=float))
     score[~asked_P] = np.nan
-    own_P = asked_P & np.isnan(truth_P_G).all(axis=1)
-    truth = np.where(own_P[:, None], score, truth_P_G)
+    truth, own_P = by_rule_or_reference(truth_P_G, score, asked_P)
     step_P, group_P = (
         np.nanmax(place(rollouts[key].to_numpy(float)), axis=1).astype(int)
         for key in ("step", "group")
@@ -105,6 +104,15 @@ def with_reference(
         numbers, counts = np.unique(stretch_P[np.isnan(truth_P_G).all(axis=1)], return_counts=True)
         sizes = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
     return truth, Reference(score, asked_P, own_P, stretch_P, sizes)
+
+
+def by_rule_or_reference(
+    truth_P_G: np.ndarray, score_P_G: np.ndarray, asked_P: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The truth by rule, and the reference's score in asked groups of which no rule knows any; and
+    which groups these are, (P,)."""
+    own_P = asked_P & np.isnan(truth_P_G).all(axis=1)
+    return np.where(own_P[:, None], score_P_G, truth_P_G), own_P
 
 
 def _afterwards(cell: CellFolder, rollouts: pd.DataFrame, frozen: bool) -> _Said | None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from study.cell.audit import AUDIT
 from study.rewards.advantages import misfits
 
 MEANS = {"truth/mean": "truth", "judge/mean": "judge_score", "reward/mean": "reward"}
@@ -77,7 +78,7 @@ def _other_judge(verdicts: pd.DataFrame, config: Mapping[str, Any]) -> str:
 
 def _absent_judge(verdicts: pd.DataFrame) -> str:
     """Who judges in other steps judges in each, but for who is asked about drawn groups."""
-    verdicts = verdicts[verdicts["role"].ne("audit")]
+    verdicts = verdicts[verdicts["role"].ne(AUDIT)]
     if verdicts["role"].nunique() <= 1 and verdicts["judge"].nunique() <= 1:
         return ""  # one judge alone is in every step that has a verdict, and counting takes time
     step = verdicts["rollout_id"].astype("str").str.slice(0, 6)

@@ -121,12 +121,12 @@ def asks(config: Study) -> list[Asks]:
     longest = config.trainer.max_completion_length
     usual = round(ANSWER_SHARE * longest)
     every = []
-    for judge in (config.judge, *config.shadow_judges):
+    judged = answers(config)
+    audited = {"": (len(drawn_of(config)) * config.trainer.group_size, config.trainer.group_size)}
+    of_judges = [(judge, judged) for judge in (config.judge, *config.shadows)]
+    for judge, counts in (*of_judges, *((judge, audited) for judge in config.auditors)):
         data, votes = _json(judge), judge.sampling.votes
-        audits = judge.name in config.truth.audit
-        for folder, (count, size) in answers(config).items():
-            if audits:
-                count = 0 if folder else len(drawn_of(config)) * size
+        for folder, (count, size) in counts.items():
             calls, *tokens = _per_verdict(data, task, rules, size, usual)
             _, longest_in, _ = _per_verdict(data, task, rules, size, longest)
             cap = max(calls * judge.sampling.max_tokens, tokens[1])

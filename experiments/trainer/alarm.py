@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from analysis.onset.estimate import stops
-from analysis.records.audited import Reference, mean_scores
+from analysis.records.audited import Reference, by_rule_or_reference, mean_scores
 from analysis.records.runs import Run
 from study.cell.audit import AUDIT
 from study.cell.folder import CellFolder
@@ -88,9 +88,7 @@ class Alarm:
         step_P = np.repeat(list(self._steps), [len(each.prompts) for each in self._steps.values()])
         reference = None
         if asked_P.any():
-            audits[~asked_P] = np.nan
-            own_P = asked_P & np.isnan(truths).all(axis=1)
-            truths = np.where(own_P[:, None], audits, truths)
+            truths, own_P = by_rule_or_reference(truths, audits, asked_P)
             reference = Reference(audits, asked_P, own_P, np.zeros_like(step_P), {})
         run = Run(
             cell="",

@@ -34,14 +34,15 @@ def check_correction(config: Study, has_truth: bool, domains: Iterable[str] = ("
             " here. Type reward=judge, or leave correction out."
         )
     by_rule = [name for name in ("calibrate", "recheck", "stop") if getattr(correction, name)]
-    if by_rule == ["stop"] and not has_truth and not config.truth.audit:
-        raise UserError(
-            "correction.stop=true needs the truth of answers, but no rule gives it in"
-            f" task={config.task.name}. Name judges that are asked for it about a share of the"
-            " groups, for example truth.audit=[qwen3-32b] truth.share=0.1, or leave"
-            " correction.stop out."
-        )
-    if by_rule != ["stop"] and by_rule and not has_truth:
+    if by_rule == ["stop"]:
+        if not (has_truth or config.truth.audit):
+            raise UserError(
+                "correction.stop=true needs the truth of answers, but no rule gives it in"
+                f" task={config.task.name}. Name judges that are asked for it about a share of the"
+                " groups, for example truth.audit=[qwen3-32b] truth.share=0.1, or leave"
+                " correction.stop out."
+            )
+    elif by_rule and not has_truth:
         value = str(getattr(correction, by_rule[0])).lower()
         raise UserError(
             f"correction.{by_rule[0]}={value} needs the rule truth of answers, but no rule gives"

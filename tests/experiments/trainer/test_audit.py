@@ -147,6 +147,8 @@ def test_a_plan_counts_the_drawn_answers(study):
     size = cell.config.trainer.group_size
     # a computed judge sends one request a verdict
     assert calls[0] - calls[1] == len(drawn_of(cell.config)) * size
+    own = dataclasses.replace(cell.config, judge=cell.config.shadow_judges[0])
+    assert expected(dataclasses.replace(cell, config=own))["calls"] == calls[0]
 
 
 def test_another_reference_is_refused_and_the_same_one_adds(study, tmp_path, capsys):
