@@ -35,8 +35,11 @@ from study.errors import UserError
 from study.features import FEATURES, measured, unit
 from study.system.files import clear_leftovers, write_text
 
-LONGEST = 12_000
-"""Characters of one text that the page shows."""
+BEGINNING, ENDING = 8_000, 4_000
+"""Characters that the page shows of a text longer than both: reasoning ends in its verdict."""
+LONGEST = BEGINNING + ENDING
+LEFT_OUT = "\n[...]\n"
+"""Between the two."""
 ROLLOUTS = (
     *("rollout_id", "step", "prompt_id", "group", "member", "prompt", "completion", "answer"),
     *("tokens", "stop", "reward", "advantage", "truth", "judge_score", "dataset", "domain"),
@@ -69,7 +72,7 @@ class Texts:
     places: dict[tuple[str, int], int] = field(default_factory=dict)
     """What is shown of a text, and the length of the whole text -> its place."""
     cut: dict[int, int] = field(default_factory=dict)
-    """Place of a text of which only the beginning is shown -> its length."""
+    """Place of a text of which only beginning and end are shown -> its length."""
     size: int = 0
     """Bytes that they take in the page."""
 
@@ -77,12 +80,13 @@ class Texts:
         """The place of a text; None for a missing one."""
         if text is None:
             return None
-        shown = text[:LONGEST]
+        is_long = len(text) > LONGEST
+        shown = f"{text[:BEGINNING]}{LEFT_OUT}{text[-ENDING:]}" if is_long else text
         key = (shown, len(text))
         if key not in self.places:
             self.places[key] = len(self.places)
             self.size += len(escaped(shown).encode()) + 1
-            if len(text) > LONGEST:
+            if is_long:
                 self.cut[self.places[key]] = len(text)
         return self.places[key]
 
@@ -145,7 +149,8 @@ def content(answers: Answers, choice: Choice, most_bytes: int) -> dict[str, Any]
         "answers": rows,
         "texts": texts.shown(),
         "cut": texts.cut,
-        "longest": LONGEST,
+        "beginning": BEGINNING,
+        "ending": ENDING,
         "problems": answers.problems,
     }
 

@@ -222,13 +222,14 @@ def test_a_missing_verdict_is_never_a_number(page):
 
 def test_texts_stand_once_and_long_ones_are_cut_and_said():
     texts = Texts()
-    long = "x" * (LONGEST + 5)
+    long = "b" * 8_000 + "lost!" + "e" * 4_000
+    cut = "b" * 8_000 + "\n[...]\n" + "e" * 4_000
     assert [texts.add("a"), texts.add(None), texts.add(long), texts.add("a")] == [0, None, 1, 0]
-    assert texts.shown() == ["a", "x" * LONGEST] and texts.cut == {1: LONGEST + 5}
+    assert texts.shown() == ["a", cut] and texts.cut == {1: LONGEST + 5}
     size = texts.size
     texts.add("<")
     texts.forget(2, size)
-    assert texts.shown() == ["a", "x" * LONGEST] and texts.size == size
+    assert texts.shown() == ["a", cut] and texts.size == size
     texts.forget(1, 4)
     assert texts.cut == {}
     # those that begin alike have a length of their own

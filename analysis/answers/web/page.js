@@ -130,7 +130,8 @@ function shownText(place, className) {
   const box = el('pre', `text ${className || ''}`, content === '' ? '(empty)' : content);
   box.dir = 'auto';
   if (!(place in data.cut)) return box;
-  const note = `Cut: the first ${many(data.longest)} of ${many(data.cut[place])} characters. The records hold all of it.`;
+  const shown = `the first ${many(data.beginning)} and the last ${many(data.ending)}`;
+  const note = `Cut: ${shown} of ${many(data.cut[place])} characters. The records hold all of it.`;
   return add(el('div'), box, el('p', 'small', note));
 }
 
