@@ -41,8 +41,9 @@ from study.cell.records import (
 from study.cell.signature import Hashed
 from study.system.files import Damaged, first_line, say, sync_files, writing
 
-STEPS, ROWS = 16, 8192
-"""A row group takes no more steps once it has so many of them, or so many rows."""
+STEPS, ROWS, BYTES = 16, 8192, 64 << 20
+"""A row group takes no more steps once it has so many of them, so many rows, or so many bytes that
+are not compressed: whoever wants a step reads its group."""
 UNIQUE = ("rollout_id", "completion", "answer", "text", "reasoning", "keys")
 """Columns in which hardly a value comes twice: a dictionary of them only costs time."""
 HELD = 16 << 20
@@ -163,7 +164,8 @@ def _groups(
     for part in steps:
         table = read(part)
         rows = sum(each.num_rows for _, each in group)
-        full = len(group) == STEPS or rows >= ROWS
+        size = sum(each.nbytes for _, each in group)
+        full = len(group) == STEPS or rows >= ROWS or size >= BYTES
         if group and (full or group[0][1].column_names != table.column_names):
             yield group
             group = []

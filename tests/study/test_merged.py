@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from study.cell import merged
 from study.cell import parts as together
 from study.cell.folder import CellFolder
 from study.cell.merged import merge, merge_cell, reopen, split
@@ -162,6 +163,16 @@ def test_a_row_group_is_read_once_for_all_its_steps(tmp_path, monkeypatch):
     for part in parts(tmp_path):
         assert read_part(part).num_rows == read_part(part, ["step"]).num_rows == 3
     assert len(reads) == 2
+
+
+def test_steps_of_long_texts_have_row_groups_of_fewer_steps(tmp_path, monkeypatch):
+    sample(tmp_path, steps=7)
+    before = contents(tmp_path)
+    sizes = [read_part(part).nbytes for part in parts(tmp_path)]
+    monkeypatch.setattr(merged, "BYTES", max(sizes) + 1)
+    groups = opened(merge(tmp_path)).groups
+    assert [list(group.steps) for group in groups] == [[1, 2], [3, 4], [5, 6], [7]]
+    assert contents(tmp_path) == before
 
 
 def test_a_run_that_goes_on_is_merged_again(tmp_path):
