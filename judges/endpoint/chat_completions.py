@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from typing import Any, NotRequired, TypedDict, cast
 
@@ -158,7 +159,7 @@ class Stream:
             event, self._event = self._event, b""
             return bool(data) and self._chunk(data, event)
         if not self._begun:
-            self._begun, line = True, line.removeprefix(b"\xef\xbb\xbf")
+            self._begun, line = True, line.removeprefix(BOM_UTF8)
         name, _, value = line.partition(b":")
         if name == b"data":
             self._data.append(value.removeprefix(b" "))
@@ -213,7 +214,7 @@ def json_object(data: bytes) -> Mapping[str, object]:
         if _brackets(data) > MOST_CONTAINERS < _brackets(_STRING.sub(b"", data)):
             raise BadCompletion(f"the reply holds more than {MOST_CONTAINERS} objects and lists")
         # Decoded here: json would also take UTF-16 and lone surrogates in bytes.
-        completion = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_once)
+        completion = _DECODER.decode(data.removeprefix(BOM_UTF8).decode())
     except UnicodeDecodeError:
         raise BadCompletion("the reply is not UTF-8") from None
     except (ValueError, RecursionError):
@@ -237,6 +238,10 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
         if values[name] != value:
             raise BadCompletion(f"the reply gives {one_line(name, 40)!r} twice, and differently")
     return values
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_once)
+"""Made once: to make one takes longer than to read a chunk of a stream."""
 
 
 def _choice(completion: Mapping[str, object], body: bytes) -> Mapping[str, object] | None:
