@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from analysis.ledger.fitted_bias import fitted_parts
     from analysis.records.runs import Run
-    from analysis.report.sections import write_report
+    from analysis.report.writing import write_report
     from analysis.statistics.estimate import Estimate
     from analysis.study import Study, read_study
 
@@ -38,7 +38,7 @@ _WHERE = {
     "fitted_parts": "analysis.ledger.fitted_bias",
     "Study": "analysis.study",
     "read_study": "analysis.study",
-    "write_report": "analysis.report.sections",
+    "write_report": "analysis.report.writing",
 }
 
 

@@ -1,12 +1,14 @@
-"""Writes a study's bias report again, and prints its first screen:
+"""Writes a study's bias report again, where it would be another, and prints its first screen:
 ``python -m analysis.report study=NAME``."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
-from analysis.report.sections import write_report
+import analysis
+from analysis.report import made_of
 from study.cli import StudyOptions, command, option
 from study.command_names import typed
 from study.config.bounds import Number
@@ -29,14 +31,22 @@ class Options(StudyOptions):
 def main(options: Options) -> int:
     """Exit codes: 0 written, 2 a user's error."""
     try:
-        path = write_report(options.folder, options.sample_prompts)
-        screen = read_json(path.with_name("summary.json"))["screen"]
+        report_dir = _written(options.folder.absolute(), options.sample_prompts)
+        screen = read_json(report_dir / made_of.SUMMARY)["screen"]
     except OSError as error:
         if (trouble := explained(error, options.runs_dir)) is None:
             raise
         raise UserError(trouble) from error
-    print(*(visible(typed(line)) for line in screen), path, sep="\n")
+    print(*(visible(typed(line)) for line in screen), report_dir / made_of.PAGE, sep="\n")
     return 0
+
+
+def _written(study_dir: Path, sample_prompts: int) -> Path:
+    """The folder of the report, which is written where it would not come out as it is."""
+    report_dir = study_dir / made_of.FOLDER
+    if not made_of.is_current(report_dir, made_of.inputs(study_dir, sample_prompts)):
+        analysis.write_report(study_dir, sample_prompts)
+    return report_dir
 
 
 if __name__ == "__main__":

@@ -22,10 +22,10 @@ from analysis.drift import figures
 from analysis.ledger.display import ledger_table, stacked
 from analysis.onset import display as onset_display
 from analysis.propagation.calibration import AGAINST
-from analysis.report import sections
+from analysis.report import sections, writing
 from analysis.report.evidence import of_records
-from analysis.report.sections import write_report
 from analysis.report.words import findings
+from analysis.report.writing import write_report
 from tests.analysis.conftest import changed, following
 from tests.conftest import Page
 
@@ -140,7 +140,7 @@ def test_a_section_that_fails_is_named_and_nothing_is_written(make_study, monkey
     def broken(_: object) -> list[str]:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(sections, "SECTIONS", (*sections.SECTIONS[:2], broken))
+    monkeypatch.setattr(writing, "SECTIONS", (*sections.SECTIONS[:2], broken))
     study = make_study(seeds=1, judges=["sim-fair"])
     with pytest.raises(ZeroDivisionError) as caught:
         write_report(study)

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis.display.markup import estimate
-from analysis.report.sections import write_report
+from analysis.report.writing import write_report
 from analysis.study import read_study
 from experiments.launch.run import summarise
 from experiments.tracking.runs import close_parent

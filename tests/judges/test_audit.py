@@ -18,7 +18,7 @@ from analysis.forecast.candidates import start_of_base
 from analysis.forecast.estimate import ask
 from analysis.records.frames import rollouts_frame
 from analysis.records.runs import read_study
-from analysis.report.sections import write_report
+from analysis.report.writing import write_report
 from experiments import records
 from judges import replay
 from judges.ask import audit as asking
