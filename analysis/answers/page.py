@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
@@ -65,34 +65,45 @@ _TEXTS = frozenset(
 )
 
 
+class Excerpt(NamedTuple):
+    """What the page shows of a text, and the length of all of it."""
+
+    shown: str
+    length: int
+
+
+def excerpt(text: str) -> Excerpt:
+    """A text as the page shows it: the long ones without their middle."""
+    if len(text) <= LONGEST:
+        return Excerpt(text, len(text))
+    return Excerpt(f"{text[:BEGINNING]}{LEFT_OUT}{text[-ENDING:]}", len(text))
+
+
 @dataclass
 class Texts:
     """Texts by their place in a list; each stands there once."""
 
-    places: dict[tuple[str, int], int] = field(default_factory=dict)
-    """What is shown of a text, and the length of the whole text -> its place."""
+    places: dict[Excerpt, int] = field(default_factory=dict)
+    """Each with its place."""
     cut: dict[int, int] = field(default_factory=dict)
     """Place of a text of which only beginning and end are shown -> its length."""
     size: int = 0
     """Bytes that they take in the page."""
 
-    def add(self, text: str | None) -> int | None:
+    def add(self, text: Excerpt | None) -> int | None:
         """The place of a text; None for a missing one."""
         if text is None:
             return None
-        is_long = len(text) > LONGEST
-        shown = f"{text[:BEGINNING]}{LEFT_OUT}{text[-ENDING:]}" if is_long else text
-        key = (shown, len(text))
-        if key not in self.places:
-            self.places[key] = len(self.places)
-            self.size += len(escaped(shown).encode()) + 1
-            if is_long:
-                self.cut[self.places[key]] = len(text)
-        return self.places[key]
+        if text not in self.places:
+            self.places[text] = len(self.places)
+            self.size += len(escaped(text.shown).encode()) + 1
+            if text.length > LONGEST:
+                self.cut[self.places[text]] = text.length
+        return self.places[text]
 
     def shown(self) -> list[str]:
         """The texts in their places, the long ones cut."""
-        return [shown for shown, _ in self.places]
+        return [text.shown for text in self.places]
 
     def forget(self, count: int, size: int) -> None:
         """Be again as with so many texts of that size."""
@@ -183,11 +194,11 @@ def _answer(
 ) -> dict[str, Any]:
     """One answer under the names of `FIELDS`."""
     return {
-        **{name: row.get(name) for name in FIELDS},
+        **{name: _read_value(name, row.get(name)) for name in FIELDS},
         "source": source,
         "id": row["rollout_id"],
         "judge": row["judge_score"],
-        "program": row.get("outcome"),
+        "program": _read_value("program", row.get("outcome")),
         "behaviour": list(behaviour),
         "numbers": {
             name: value
@@ -201,11 +212,16 @@ def _answer(
 def _verdict(vote: Mapping[str, Any]) -> dict[str, Any]:
     """One verdict under the names of `VERDICT_FIELDS`."""
     return {
-        **{name: vote.get(name) for name in VERDICT_FIELDS},
+        **{name: _read_value(name, vote.get(name)) for name in VERDICT_FIELDS},
         "vote": vote.get("sample_index"),
-        "finish": vote.get("finish_reason"),
+        "finish": _read_value("finish", vote.get("finish_reason")),
         "stored": vote.get("from_cache"),
     }
+
+
+def _read_value(name: str, value: Any) -> Any:
+    """A value as it is held until the page is made: of a text its excerpt, however long it is."""
+    return excerpt(value) if name in _TEXTS and value is not None else value
 
 
 def _line(row: Mapping[str, Any], numbers: Sequence[str], texts: Texts) -> list[Any]:
@@ -228,7 +244,7 @@ def _value(name: str, value: Any, texts: Texts) -> Any:
     if name == "score":
         return _number(value)
     if name == "labels":
-        return [texts.add(str(label)) for label in value or ()]
+        return [texts.add(excerpt(str(label))) for label in value or ()]
     return texts.add(value) if name in _TEXTS else value
 
 

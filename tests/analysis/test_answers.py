@@ -15,7 +15,7 @@ import pytest
 from matplotlib.colors import to_hex
 
 from analysis.answers.choice import ALL, BOTH, GAP, RANDOM, STEPS, Pick, _Sample, choose
-from analysis.answers.page import LONGEST, MARKS, Texts, escaped, how, write_page
+from analysis.answers.page import LONGEST, MARKS, Texts, escaped, excerpt, how, write_page
 from analysis.answers.reading import read_answers
 from analysis.display.figures import looks, looks_of
 from analysis.report.evidence import gather
@@ -222,12 +222,16 @@ def test_a_missing_verdict_is_never_a_number(page):
 
 def test_texts_stand_once_and_long_ones_are_cut_and_said():
     texts = Texts()
+
+    def add(text):
+        return texts.add(excerpt(text))
+
     long = "b" * 8_000 + "lost!" + "e" * 4_000
     cut = "b" * 8_000 + "\n[...]\n" + "e" * 4_000
-    assert [texts.add("a"), texts.add(None), texts.add(long), texts.add("a")] == [0, None, 1, 0]
+    assert [add("a"), texts.add(None), add(long), add("a")] == [0, None, 1, 0]
     assert texts.shown() == ["a", cut] and texts.cut == {1: LONGEST + 5}
     size = texts.size
-    texts.add("<")
+    add("<")
     texts.forget(2, size)
     assert texts.shown() == ["a", cut] and texts.size == size
     texts.forget(1, 4)
@@ -235,7 +239,7 @@ def test_texts_stand_once_and_long_ones_are_cut_and_said():
     # those that begin alike have a length of their own
     texts = Texts()
     whole, longer, longest = ("x" * (LONGEST + more) for more in (0, 1, 2))
-    assert [texts.add(each) for each in (whole, longer, longest, longer)] == [0, 1, 2, 1]
+    assert [add(each) for each in (whole, longer, longest, longer)] == [0, 1, 2, 1]
     assert texts.cut == {1: LONGEST + 1, 2: LONGEST + 2}
 
 
