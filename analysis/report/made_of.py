@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from study.cell.folder import study_cells
@@ -29,11 +29,12 @@ def inputs(study_dir: Path, sample_prompts: int) -> str:
         sample_prompts: as of `analysis.report.writing.write_report`.
     """
     digest = hashlib.sha256(f"{sample_prompts} {os.getcwd()}".encode())
+    apart = {study_dir / FOLDER, study_dir / SUMMARY}  # what is written of a study, not read
     folders = [study_dir, *(PROGRAM / name for name in PACKAGES), *presets.folders()]
     for folder in folders:
-        for line in _files(folder, study_dir / FOLDER):
+        for line in _files(folder, apart):
             digest.update(line.encode(errors="surrogateescape"))
-    states = [cell.state(by_beat=True) for cell in study_cells(study_dir)]
+    states = [cell.state(cell.status([]), by_beat=True) for cell in study_cells(study_dir)]
     digest.update(",".join(states).encode())  # a process that is gone changes no file
     digest.update("\n".join(sorted(os.listdir(sysconfig.get_paths()["purelib"]))).encode())
     return digest.hexdigest()
@@ -55,21 +56,19 @@ def is_current(report_dir: Path, digest: str) -> bool:
 
 def _outputs(report_dir: Path) -> str:
     """A digest of the files of a report, a notebook beside them left out."""
-    tables = _files(report_dir / "tables", None)
+    tables = _files(report_dir / "tables", ())
     lines = [_look(report_dir / name) for name in (PAGE, SUMMARY)]
     return hashlib.sha256("\n".join([*lines, *tables]).encode()).hexdigest()
 
 
-def _files(folder: Path, but: Path | None) -> Iterator[str]:
-    """A line of each file in a folder, in a fixed order, but of those in ``but``."""
+def _files(folder: Path, apart: Collection[Path]) -> Iterator[str]:
+    """A line of each file in a folder, in a fixed order, but of what is ``apart``."""
     for place, folders, names in os.walk(folder):
-        folders[:] = sorted(
-            name
-            for name in folders
-            if name != "__pycache__" and (but is None or Path(place, name) != but)
-        )
-        for name in sorted(names):
-            yield _look(Path(place, name))
+        within = [name for name in folders if name != "__pycache__"]
+        folders[:] = sorted(name for name in within if Path(place, name) not in apart)
+        for path in (Path(place, name) for name in sorted(names)):
+            if path not in apart:
+                yield _look(path)
 
 
 def _look(path: Path) -> str:
