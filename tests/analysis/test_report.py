@@ -111,7 +111,7 @@ def test_findings_come_first_and_carry_the_planted_numbers(report):
 
 def test_the_summary_lies_beside_it(report):
     names = sorted(path.name for path in report.parent.iterdir())
-    assert names == ["bias_report.html", "summary.json", "tables"]
+    assert names == ["bias_report.html", "made_of.json", "summary.json", "tables"]
     summary = json.loads((report.parent / "summary.json").read_text())
     rows, said = summary["rows"], summary["headlines"]
     assert list(said) == ["sim-verbose", "sim-flaky", "sim-fair"], "by harm"

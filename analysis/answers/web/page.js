@@ -327,7 +327,7 @@ function oneAnswer(answer) {
   }
   const facts = [answer.tokens !== null && `${answer.tokens} tokens`, answer.stop && `ended by ${answer.stop}`,
     answer.program && `program: ${answer.program}`, `group ${answer.group}, member ${answer.member}`,
-    `chosen for: ${{ all: 'all are shown', gap: 'its gap', random: 'the random sample' }[answer.why] || 'its gap and the random sample'}`];
+    `chosen for: ${{ all: data.whole ? 'all are shown' : 'its gap, or at random', gap: 'its gap', random: 'the random sample' }[answer.why] || 'its gap and the random sample'}`];
   add(right, el('p', 'small', facts.filter(Boolean).join(' \u00b7 ')));
   add(box, tiles, add(el('div', 'pair'), left, right), el('h3', '', 'Verdicts'), verdictsOf(answer),
     el('h3', '', 'Behaviour'), behaviourOf(answer));
