@@ -56,6 +56,10 @@ class Figures:
     """At full size."""
     disk: Line
     text: Line
+    verdict: Line
+    """Bytes of the records of verdicts, by their number."""
+    reply: Line
+    """Bytes of the store, by its replies."""
     files: Line
     memory: Line
     report: Line | None
@@ -85,6 +89,8 @@ def figures(full: Full, sizes: Sequence[Measured], profiles: Profiles) -> Figure
         sum(expected(cell)["completions"] for cell in full.cells),
         disk=line(amounts, [each.disk for each in sizes]),
         text=line(amounts, [each.text for each in sizes]),
+        verdict=line([each.verdicts for each in sizes], [each.verdict_bytes for each in sizes]),
+        reply=line([each.replies for each in sizes], [each.reply_bytes for each in sizes]),
         files=line(amounts, [each.files for each in sizes]),
         memory=line(steps, [each.memory for each in sizes]),
         report=line(amounts, reports) if len(reports) == len(sizes) else None,
@@ -185,6 +191,16 @@ def compared(every: Figures) -> list[dict[str, str]]:
             f"{sum(each.gpu_hours for each in every.models):,.0f}",
         ),
         ("disk", "no figure", f"{format_size(low)} to {format_size(high)}"),
+        (
+            "disk of a verdict",
+            "no figure",
+            f"{format_size(every.verdict.each)} on record, {format_size(every.reply.each)} stored",
+        ),
+        (
+            "records of a step's verdicts",
+            "no figure",
+            format_size(every.verdict.each * _verdicts_a_step(every)),
+        ),
         ("files", "no figure", f"{every.files.at(every.rollouts, every.copies):,.0f}"),
         ("main memory of a cell", "no figure", format_size(memory)),
         (
@@ -206,6 +222,12 @@ def compared(every: Figures) -> list[dict[str, str]]:
         {"figure": name, "plan": plan, "rehearsal, at full size": value}
         for name, plan, value in rows
     ]
+
+
+def _verdicts_a_step(every: Figures) -> float:
+    """Of one cell, its shadow judges' too."""
+    last = every.sizes[-1]
+    return every.full.rollouts_a_step * last.verdicts / max(1, last.rollouts)
 
 
 def _report(every: Figures) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import sqlite3
 import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -18,6 +20,8 @@ from experiments.launch.run import REPORT
 from experiments.rehearsal.endpoint import address, read_log
 from experiments.rehearsal.scale import NAME
 from experiments.studies.sizes import size
+from judges.ask import stored
+from judges.ask.replies import FILE
 from study.cell.cells import Cell, judges_of
 from study.cell.records import CALLS, EVALUATIONS
 from study.system.files import Damaged, read_json, write_json
@@ -27,6 +31,9 @@ LOOK_S = 0.5
 TEXTS = {"rollouts": ("prompt", "completion", "answer"), "verdicts": ("text", "reasoning")}
 WORKING = (".cache",)
 """Folders of a size that a study at full size has no part in."""
+DATABASE = ".db"
+LOGS = (f"{DATABASE}-wal", f"{DATABASE}-shm")
+"""Ends of names of SQLite's working files, which come and go with whoever reads."""
 
 
 @dataclass
@@ -64,6 +71,14 @@ class Measured:
     """Bytes of the runs folder."""
     text: int
     """Bytes of the texts on record, before they are compressed."""
+    verdicts: int
+    """Of these rollouts, on record, of all judges."""
+    verdict_bytes: int
+    """Bytes of the records that hold them."""
+    replies: int
+    """In the store."""
+    reply_bytes: int
+    """Bytes of the store."""
     files: int
     memory: int
     """Bytes of the largest process of a cell."""
@@ -123,7 +138,7 @@ def measured(todo: Sequence[Cell], real: Sequence[Cell], runs_dir: Path) -> Meas
     uses: dict[str, Use] = defaultdict(Use)
     broken: list[str] = []
     damaged: list[Damaged] = []
-    rollouts = text = 0
+    rollouts = text = verdicts = verdict_bytes = 0
     for cell in todo:
         recorded = 0
         for kind in ("rollouts", f"{EVALUATIONS}/rollouts"):
@@ -134,9 +149,11 @@ def measured(todo: Sequence[Cell], real: Sequence[Cell], runs_dir: Path) -> Meas
         wanted = trainer.steps * trainer.prompts_per_step * trainer.group_size
         if recorded != wanted:
             broken.append(f"{cell.name} has {recorded} of {wanted} rollouts on record")
+        verdict_bytes += size(cell.folder / "verdicts")
         for kind in ("verdicts", f"{EVALUATIONS}/verdicts"):
             for _, table in cell.folder.records(kind, lost=damaged):
                 text += _text(table, TEXTS["verdicts"])
+                verdicts += table.num_rows * (kind == "verdicts")
                 _add(uses, table, names)
         for _, table in cell.folder.records(CALLS, lost=damaged):
             _add_calls(uses[executor], table)
@@ -153,6 +170,7 @@ def measured(todo: Sequence[Cell], real: Sequence[Cell], runs_dir: Path) -> Meas
     if report_s is None and todo[0].config.sweep.report:
         broken.append("the report was not written")
     disk, files = _disk(runs_dir)
+    store = runs_dir / FILE
     return Measured(
         rollouts_a_step=trainer.prompts_per_step * trainer.group_size,
         cells=len(todo),
@@ -161,6 +179,10 @@ def measured(todo: Sequence[Cell], real: Sequence[Cell], runs_dir: Path) -> Meas
         uses=dict(uses),
         disk=disk,
         text=text,
+        verdicts=verdicts,
+        verdict_bytes=verdict_bytes,
+        replies=stored.count(store) if store.exists() else 0,
+        reply_bytes=_bytes(store),
         files=files,
         memory=int(read_json(runs_dir / MEMORY).get("bytes", 0)),
         report_s=report_s,
@@ -219,7 +241,19 @@ def _disk(runs_dir: Path) -> tuple[int, int]:
     """Bytes and number of files of a runs folder."""
     skipped = {*WORKING, LOG, MEMORY, REPORT_TIME}
     kept = [path for path in runs_dir.iterdir() if path.name not in skipped]
+    kept = [path for path in kept if not path.name.endswith(LOGS)]
     files = sum(
         sum(len(names) for _, _, names in os.walk(path)) if path.is_dir() else 1 for path in kept
     )
-    return sum(map(size, kept)), files
+    return sum(map(_bytes, kept)), files
+
+
+def _bytes(path: Path) -> int:
+    """What a file or a folder takes; a database with the rows that are still in its log, so that
+    it does not matter who has read it."""
+    if path.suffix != DATABASE or not path.is_file():
+        return size(path)
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+        return pages * page_bytes

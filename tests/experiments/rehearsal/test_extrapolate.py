@@ -70,6 +70,10 @@ def every():
                 uses={"judge/qwq-plus": use},
                 disk=1_000_000 + 1000 * rollouts,
                 text=5000 * rollouts,
+                verdicts=rollouts,
+                verdict_bytes=4000 + 3000 * rollouts,
+                replies=rollouts - prompts,
+                reply_bytes=20_000 + 8000 * (rollouts - prompts),
                 files=40,
                 memory=600_000_000 + 1_000_000 * prompts * 6,
                 report_s=5 + 0.001 * rollouts,
@@ -106,6 +110,9 @@ def test_the_tables_set_the_rehearsal_beside_the_plan(every) -> None:
     assert rows["missing verdicts"]["rehearsal, at full size"] == "8.33%"  # 6 of 72
     assert rows["disk"]["rehearsal, at full size"] == "26 MB to 146 MB"
     assert rows["disk"]["plan"] == "no figure"
+    # what each further one takes, not what an empty file does
+    assert rows["disk of a verdict"]["rehearsal, at full size"] == "3 kB on record, 8 kB stored"
+    assert rows["records of a step's verdicts"]["rehearsal, at full size"] == "72 kB"  # of 24
     assert rows["CPU time of the report"]["rehearsal, at full size"] == "29s to 29s"
     late = "judge/qwq-plus: 3 of 75 replies would take longer than judge.endpoint.deadline_s=600"
     assert broken(every)[0] == "a cell is killed" and broken(every)[1].startswith(late)
