@@ -43,7 +43,7 @@ def effective(settings: Simulated) -> dict[str, Any]:
     reference = {name: pair for name, pair in reference_of(settings).items() if name in names}
     plain = dataclasses.asdict(settings)
     del plain["domains"]
-    for name in ("model", "favourite"):  # a judge without them keeps the identity that it had
+    for name in ("model", "favourite", "reasons"):  # who has none keeps the identity it had
         if not plain[name]:
             del plain[name]
     # Only what a domain changes: a judge without settings by domain keeps the identity it had.
@@ -118,6 +118,11 @@ class Bias:
         observed_score = settings.scale * observed(truth, settings.tpr, settings.fpr, draw)
         value = self._biased(observed_score, z, noise, calls)
         return min(max(value, 0.0), 1.0), self._failure(z, failing, kind)
+
+    def argues(self, draw: random.Random) -> bool:
+        """Whether a reason stands before a verdict. To be drawn last: a judge without reasons draws
+        nothing."""
+        return self._settings.reasons > 0 and draw.random() < self._settings.reasons
 
     def labels(
         self,

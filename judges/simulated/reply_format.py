@@ -13,7 +13,7 @@ import math
 import random
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from judges.grading import binary, comparing, likert
 from judges.grading.delimiters import undelimit, without_delimited
@@ -25,6 +25,8 @@ from study.verdict import Candidate, TokenLogprob
 LOGPROB_FLOOR = -9999.0
 """What vLLM writes for a probability of 0: JSON has no infinity."""
 OFF_FORMAT = "It is hard to put this into one grade."
+REASON = "Yes would need the same result, and any other is a no."
+"""What a judge that argues says before either verdict."""
 
 _CRITERION = re.compile(
     r"^([0-9]{1,3})\. (?:\(points: (-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\) )?", re.MULTILINE
@@ -175,7 +177,10 @@ def judged(
         return Message(json.dumps(labels)), failure
     pairs = zip(question.answers, truths, strict=True)
     decided = [bias.decide(answer, truth, draw, calls) for answer, truth in pairs]
-    return _write_verdict([value for value, _ in decided], question), decided[0][1]
+    message = _write_verdict([value for value, _ in decided], question)
+    if question.reply_format == "binary" and bias.argues(draw):
+        message = replace(message, text=f"{REASON}\n{message.text}")
+    return message, decided[0][1]
 
 
 def _write_verdict(values: list[float], question: Question) -> Message:

@@ -48,6 +48,8 @@ class Domain:
     """Score added per 1,000 calls answered there."""
     favourite: float | None = bounds.number(None, low=0, high=1, unit="share")
     """Share of the favourite wrong answers taken for right there."""
+    reasons: float | None = bounds.number(None, low=0, high=1, unit="share")
+    """Share of its answers to a question of right or wrong that give a reason first there."""
     seed: int | None = bounds.seed(None)
     """Seed of its draws there."""
 
@@ -91,6 +93,9 @@ class Simulated:
     `study.rows.Truth.whose`. Empty is none."""
     favourite: float = bounds.share(0.0)
     """Share of such answers that it does take for right."""
+    reasons: float = bounds.share(0.0)
+    """Share of its answers to a question of right or wrong that give a reason before the verdict,
+    in which a yes and a no stand."""
     domains: Domains = field(default_factory=Domains)
 
 

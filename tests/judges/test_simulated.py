@@ -182,6 +182,22 @@ def test_true_and_false_positive_rates():
     assert observed(Truth(0.25), 0.9, 0.1, draw) == pytest.approx(0.1 + 0.8 * 0.25)
 
 
+def test_a_reason_before_the_verdict_misleads_only_who_reads_any_word():
+    answers = [f"truth={number % 2} w{number}" for number in range(400)]
+    truth = [number % 2 for number in range(400)]
+    plain = {"reference": "hidden"}
+    any_word = {**plain, "reads": "substring"}
+    assert scores(judge("binary", plain), answers) == truth
+    assert scores(judge("binary", any_word), answers) == truth
+    assert scores(judge("binary", plain, reasons=0.5), answers) == truth
+    wrong = scores(judge("binary", any_word, reasons=0.5), answers)[0::2]
+    # 200 wrong answers, of which a half are argued about: sd .035
+    assert abs(sum(wrong) / 200 - 0.5) < 4 * 0.0354
+    noisy = {"noise_sd": 0.4, "tpr": 0.8, "fpr": 0.3}  # what is said draws nothing of a verdict
+    quiet = scores(judge("binary", plain, **noisy), answers)
+    assert scores(judge("binary", plain, **noisy, reasons=0.5), answers) == quiet
+
+
 def test_drift_over_calls_and_over_a_restart():
     drifting = judge(drift_per_1000=100.0, leniency=-0.5)
     answers = [f"text {k}" for k in range(4)]
