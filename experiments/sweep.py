@@ -46,6 +46,7 @@ from study.screen import unless_unread
 from study.system import stopping, storage
 from study.system.secret_names import may_hold_key
 from study.system.secrets import redact, refuse_arguments, refuse_config
+from study.system.spent import Spent
 
 SHOWING = {"--cfg", "-c", "--info", "-i", "--hydra-help", "--version"}
 """Flags by which Hydra shows something and runs nothing."""
@@ -104,6 +105,7 @@ def _main() -> int:
     if {"-h", "--help"} & set(sys.argv[1:]):
         print(help_text("python -m experiments.sweep"))
         return 0
+    spent = Spent("starting")
     full = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us whole; Hydra would print and exit
     os.umask(0o077)
@@ -123,7 +125,7 @@ def _main() -> int:
             study_dir = QUEUE[0].folder.study_dir
             elsewhere.append(f"hydra.sweep.dir='{study_dir.parent}/.hydra/{study_dir.name}'")
         runner = functools.partial(compose_jobs, elsewhere) if elsewhere else None
-        return launch.run_study(list(QUEUE), runner)
+        return launch.run_study(list(QUEUE), runner, spent)
     except (UserError, OSError) as error:
         place = QUEUE[0].folder.study_dir if QUEUE else Path.cwd()
         trouble = error if isinstance(error, UserError) else storage.explained(error, place)

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from study.cell.folder import study_cells
+from study.cell.timing import SWEEPS
 from study.config import presets
 from study.system.files import Damaged, read_json, write_json
 
@@ -29,7 +30,8 @@ def inputs(study_dir: Path, sample_prompts: int) -> str:
         sample_prompts: as of `analysis.report.writing.write_report`.
     """
     digest = hashlib.sha256(f"{sample_prompts} {os.getcwd()}".encode())
-    apart = {study_dir / FOLDER, study_dir / SUMMARY}  # what is written of a study, not read
+    # what is written of a study, not read
+    apart = {study_dir / FOLDER, study_dir / SUMMARY, study_dir / SWEEPS}
     folders = [study_dir, *(PROGRAM / name for name in PACKAGES), *presets.folders()]
     for folder in folders:
         for line in _files(folder, apart):

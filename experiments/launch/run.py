@@ -24,6 +24,7 @@ from judges.serving.lease import leases
 from study.cell import cells, exchange
 from study.cell.cells import Cell, executors_of, models_of
 from study.cell.study_file import StudyFile, base, looks_of, read_study, write_study
+from study.cell.timing import add_sweep
 from study.cell.verify import mend
 from study.command_names import study_words, typed
 from study.config.schema import Study
@@ -33,6 +34,7 @@ from study.progress import alive
 from study.screen import COSTS, plural, print_table, visible
 from study.system import stopping, storage
 from study.system.files import read_left, say, write_json
+from study.system.spent import Spent
 
 REPORT = Path("report") / "bias_report.html"
 SUMMARY = "summary.json"
@@ -40,21 +42,29 @@ LAST_S = 20.0
 """How long cells of another launcher may take to end once the sweep is stopped."""
 
 
-def run_study(todo: Sequence[Cell], elsewhere: Callable[[], None] | None) -> int:
+def run_study(
+    todo: Sequence[Cell], elsewhere: Callable[[], None] | None, spent: Spent | None = None
+) -> int:
     """Run what is not done, write the report, print the table; 0 when every cell is done, else 1.
 
     Args:
         todo: the cells of the sweep, checked.
         elsewhere: runs the cells by another launcher; None runs them here, in a pool.
+        spent: accounts of this process, where all that it does is this sweep.
     """
     for cell in todo:
         mend(cell)
     mine = share_of(todo)
     with told_at_end(todo, mine):
-        return _run(todo, mine, elsewhere)
+        return _run(todo, mine, elsewhere, spent or Spent("starting", from_start=False))
 
 
-def _run(todo: Sequence[Cell], mine: Sequence[Cell], elsewhere: Callable[[], None] | None) -> int:
+def _run(
+    todo: Sequence[Cell],
+    mine: Sequence[Cell],
+    elsewhere: Callable[[], None] | None,
+    spent: Spent,
+) -> int:
     """`run_study` of the cells that are run here."""
     study_dir = todo[0].folder.study_dir
     here = elsewhere is None and todo[0].config.sweep.engine in HERE
@@ -75,11 +85,16 @@ def _run(todo: Sequence[Cell], mine: Sequence[Cell], elsewhere: Callable[[], Non
             start_server(todo[0].config.device)
             stack.enter_context(warming(new))
         mlflow_ids = stack.enter_context(_opened(todo, new, mine))
+        spent.turn("waiting")
         run_cells(unfinished) if elsewhere is None else elsewhere()
+        spent.turn("reporting")
         exchange.fetch(study_dir)  # what other machines have run
         whole = len(mine) == len(todo) or _states(todo) == {"done"}
         if whole:
             report(todo, stale=True)
+        spent.turn("closing")
+    spent.turn("done")
+    add_sweep(study_dir, spent)
     if whole and "running" not in _states(todo):
         write_json(study_dir / SUMMARY, plan.rows(todo, todo[0].config.factors))
     exchange.push(study_dir)

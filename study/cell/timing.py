@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from study.cell.folder import CellFolder, Status
 from study.screen import duration, plural
-from study.system.spent import Account, accounts_of, cost_of_a_turn
+from study.system.files import read_left, write_json
+from study.system.spent import Account, Spent, accounts_of, added, cost_of_a_turn, plain_of
+
+SWEEPS = "spent.json"
+"""In a study's folder: what the sweeps of it did that came to their end."""
 
 ORDER = (
     *("starting", "warming", "generating", "judging", "updating", "recording", "tracking"),
@@ -57,10 +62,7 @@ def timing_of(folders: Sequence[CellFolder], parts: bool = False) -> Timing:
         if not of_run:
             continue
         statuses.append(status)
-        for name, account in of_run.items():
-            pairs = zip(accounts.get(name, Account()), account, strict=True)
-            seconds, cpu_s, times = (before + more for before, more in pairs)
-            accounts[name] = Account(seconds, cpu_s, int(times))
+        accounts = added(accounts, of_run)
         steps += status.get("step", 0)
         for line in folder.lines([]) if parts else ():
             for metric, part in IN_JUDGING.items():
@@ -77,6 +79,18 @@ def timing_of(folders: Sequence[CellFolder], parts: bool = False) -> Timing:
         wall_s=max(0.0, ended - began),
         own_s=turns * cost_of_a_turn(),
     )
+
+
+def sweeps_of(study_dir: Path) -> dict[str, Account]:
+    """What the processes of a study's sweeps did, all sweeps together; their runs are not among
+    it."""
+    return accounts_of(read_left(study_dir / SWEEPS, "what its sweeps took is left out"))
+
+
+def add_sweep(study_dir: Path, spent: Spent) -> None:
+    """Add what a sweep that comes to its end did to what the earlier ones of the study did."""
+    accounts = added(sweeps_of(study_dir), spent.accounts())
+    write_json(study_dir / SWEEPS, plain_of(accounts))
 
 
 def _place(name: str) -> int:

@@ -39,13 +39,16 @@ class Spent:
     Args:
         first: what it has done since it was started.
         earlier: accounts of the processes that it goes on from, as `plain` has them.
+        from_start: whether what the process did before now is counted, its imports among it.
     """
 
-    def __init__(self, first: str, earlier: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self, first: str, earlier: Mapping[str, object] | None = None, from_start: bool = True
+    ) -> None:
         self._accounts = accounts_of(earlier)
         self._now = first
-        self._at = clock.now() - _age_s()
-        self._cpu = 0.0
+        self._at = clock.now() - (_age_s() if from_start else 0.0)
+        self._cpu = 0.0 if from_start else time.process_time()
 
     def turn(self, name: str) -> None:
         """Do something else from now on."""
@@ -77,10 +80,26 @@ class Spent:
 
     def plain(self) -> dict[str, list[float]]:
         """The accounts as a status holds them."""
-        return {
-            name: [round(each.seconds, 4), round(each.cpu_s, 4), each.times]
-            for name, each in self.accounts().items()
-        }
+        return plain_of(self.accounts())
+
+
+def added(accounts: Mapping[str, Account], more: Mapping[str, Account]) -> dict[str, Account]:
+    """The sums of two sets of accounts."""
+    sums = dict(accounts)
+    for name, account in more.items():
+        seconds, cpu_s, times = sums.get(name, Account())
+        sums[name] = Account(
+            seconds + account.seconds, cpu_s + account.cpu_s, times + account.times
+        )
+    return sums
+
+
+def plain_of(accounts: Mapping[str, Account]) -> dict[str, list[float]]:
+    """Accounts as a file holds them, which `accounts_of` reads."""
+    return {
+        name: [round(each.seconds, 4), round(each.cpu_s, 4), each.times]
+        for name, each in accounts.items()
+    }
 
 
 def accounts_of(plain: Mapping[str, object] | None) -> dict[str, Account]:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from study.cell.timing import SWEEPS, add_sweep, sweeps_of
 from study.system import clock
 from study.system.spent import Account, Spent, accounts_of, cost_of_a_turn
 
@@ -63,6 +64,25 @@ def test_a_run_goes_on_from_the_accounts_of_its_status(at):
     at(1.0, 1.0)
     again.turn("generating")
     assert again.accounts()["starting"] == Account(5.0 + 4.0, 1.0 + 2.0, 2)
+
+
+def test_the_sweeps_of_a_study_are_added_up(at, tmp_path, capsys):
+    for _ in range(2):  # as two in one process
+        spent = Spent("starting", from_start=False)
+        at(1.0, 0.5)
+        spent.turn("waiting")
+        at(4.0, 0.25)
+        spent.turn("done")
+        add_sweep(tmp_path, spent)
+    assert sweeps_of(tmp_path) == {
+        "starting": Account(2.0, 1.0, 2),
+        "waiting": Account(8.0, 0.5, 2),
+    }
+    (tmp_path / SWEEPS).write_text('{"waiting": "long"}')
+    assert sweeps_of(tmp_path) == {}
+    (tmp_path / SWEEPS).write_text("{")
+    assert sweeps_of(tmp_path) == {}
+    assert "what its sweeps took is left out" in " ".join(capsys.readouterr().err.split())
 
 
 @given(

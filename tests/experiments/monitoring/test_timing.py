@@ -32,6 +32,11 @@ def test_every_second_of_a_run_is_in_one_account(small_study, tmp_path, capsys):
     assert sum(numbers["judging"].values()) <= accounts["judging"]["seconds"]
     assert numbers["own_s"] < 0.01 * seconds
     assert "waiting for the judge" in said and "4 runs of 8 steps took" in said
+    sweeps = numbers["sweeps"]
+    assert set(sweeps) == {"starting", "waiting", "reporting", "closing"}
+    # the runs end while their sweep waits for them, and it has its own imports and checks before
+    assert sweeps["waiting"]["seconds"] >= 0.98 * numbers["wall_s"]
+    assert sweeps["starting"]["cpu_s"] > 0 and "sweep: reporting" in said
 
 
 def test_runs_of_an_earlier_version_keep_none(small_study, tmp_path, capsys):
