@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.ledger.chance import Measured, chance
 from analysis.ledger.given_truth import Levels, given_truth
-from analysis.ledger.judge_error import PARTS, Parts, taken_apart
+from analysis.ledger.judge_error import PARTS, Calibrated, Parts, taken_apart
 from analysis.ledger.missing import truth_push, unscored, worst_cases
 from analysis.ledger.transmission import (
     SCALES,
@@ -107,11 +107,12 @@ def lost_columns(run: Run) -> dict[str, float]:
     return columns
 
 
-def errors_of(run: Run) -> tuple[Parts, Parts]:
-    """`taken_apart` of a run's rewards, which reach its policy, and of its judge's scores."""
-    of_reward = taken_apart(run, run.reward)
+def errors_of(run: Run, calibration: Calibrated | None = None) -> tuple[Parts, Parts]:
+    """`taken_apart` of a run's rewards, which reach its policy, and of its judge's scores.
+    ``calibration`` is that of the judge's scores, where it was made."""
+    of_judge = taken_apart(run, run.judge, calibration)
     same = np.array_equal(run.reward, run.judge, equal_nan=True)
-    return of_reward, of_reward if same else taken_apart(run, run.judge)
+    return of_judge if same else taken_apart(run, run.reward), of_judge
 
 
 def advantage_parts(run: Run, error: Parts, scale: str) -> dict[str, np.ndarray]:
@@ -169,16 +170,22 @@ def ledger(source: Path | str | Sequence[Run]) -> pd.DataFrame:
     """
     runs, problems = read_runs(source) if isinstance(source, str | Path) else (list(source), [])
     size = sum(run.features.nbytes for run in runs)
-    rows = [row for of_run in on_each_core(_rows, runs, size) for row in of_run]
-    frame = pd.DataFrame(rows, columns=None if rows else ["cell", "arm", "seed", "done", "step"])
+    rows = [row for of_run in on_each_core(step_rows, runs, size) for row in of_run]
+    frame = frame_of(rows)
     frame.attrs["problems"] = problems
     return frame
 
 
-def _rows(run: Run) -> list[dict[str, Any]]:
+def frame_of(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """`ledger` of the rows of all its runs."""
+    return pd.DataFrame(rows, columns=None if rows else ["cell", "arm", "seed", "done", "step"])
+
+
+def step_rows(run: Run, calibration: Calibrated | None = None) -> list[dict[str, Any]]:
+    """The rows of one run; ``calibration`` is that of its judge's scores, where it was made."""
     axes = {"cell": run.cell, "arm": run.arm, "seed": run.seed, "done": run.done}
     steps = sorted(set(run.step_P.tolist()))
-    errors = errors_of(run)
+    errors = errors_of(run, calibration)
     rows = []
     for step in steps:
         here = run.step_P == step

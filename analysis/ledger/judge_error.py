@@ -349,15 +349,16 @@ class Parts:
         return replace(self, of=of, halves=(first, second))
 
 
-def taken_apart(run: Run, scores_P_G: np.ndarray) -> Parts:
+def taken_apart(run: Run, scores_P_G: np.ndarray, calibration: Calibrated | None = None) -> Parts:
     """The parts of a score's error in every rollout of a run.
 
     ``compression`` is (slope - 1) (truth - its mean in the first steps), ``clip`` what the ends of
     the scale take from the calibration's line or add to it, ``bias`` what behaviours are paid
     beyond it: one regression within all groups of the run, jointly with the truth, times their
-    distance from the first steps. A behaviour that is not known is paid nothing.
+    distance from the first steps. A behaviour that is not known is paid nothing. ``calibration`` is
+    that of the scores, where it was made.
     """
-    calibration = calibrated(run, scores_P_G)
+    calibration = calibration or calibrated(run, scores_P_G)
     if not calibration.is_known:
         missing = np.full(scores_P_G.shape, np.nan)
         return Parts(calibration, NAN, dict.fromkeys(PARTS, missing), (missing, missing))

@@ -268,15 +268,22 @@ class Line:
 
 
 def line(
-    run: Run, features: Sequence[str], high: float = HIGH, min_high: int = FEWEST_HIGH
+    run: Run,
+    features: Sequence[str],
+    high: float = HIGH,
+    min_high: int = FEWEST_HIGH,
+    calibration: judge_error.Calibrated | None = None,
 ) -> Line:
     """Onset by all three definitions for one run; see `change_point` for what cannot be had.
 
     The alarm of a run that it could end (``correction.stop``) is about the scores that it heard,
-    the corrected ones.
+    the corrected ones. ``calibration`` is that of the judge's scores, where it was made; a run that
+    is looked at otherwise than it was made gets its own.
     """
-    run = by_looks(run)
-    calibration = judge_error.calibrated(run, run.judge)
+    looked_at = by_looks(run)
+    if calibration is None or looked_at is not run:
+        calibration = judge_error.calibrated(looked_at, looked_at.judge)
+    run = looked_at
     expected = calibration.expected(run) if calibration.is_known else run.truth
     residual_sums = group_sums(run.judge - expected)
     scored = residual_sums[:, 1] > 0
@@ -408,9 +415,9 @@ def dosed(run: Run) -> list[str]:
     return sorted(name for name, dose in (run.doses or {}).items() if dose)
 
 
-def own_line(run: Run) -> Line:
+def own_line(run: Run, calibration: judge_error.Calibrated | None = None) -> Line:
     """`line` with the shortcuts that the run's judge is known to pay for."""
-    return line(run, dosed(run))
+    return line(run, dosed(run), calibration=calibration)
 
 
 def stops(run: Run) -> bool:

@@ -35,7 +35,8 @@ from analysis.frozen.estimate import held_out_table
 from analysis.interventions.estimate import Interventions
 from analysis.interventions.estimate import of_records as interventions_of
 from analysis.knockout.estimate import Knockout, knockouts
-from analysis.ledger.estimate import gap_table, judge_table, ledger
+from analysis.ledger.estimate import frame_of, gap_table, judge_table, step_rows
+from analysis.ledger.judge_error import calibrated
 from analysis.mixture.estimate import Mixture
 from analysis.mixture.estimate import of_runs as mixture_of
 from analysis.onset.estimate import Line, own_line
@@ -200,11 +201,13 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
     moved = on_rollouts.behaviours
     bought = interventions_of(records, effects, used_cells)
     plain = base if bought and bought.plain == base else None
-    steps = ledger(by_arm)
+    size = sum(run.features.nbytes for run in by_arm)
+    of_each = on_each_core(_rows_and_line, by_arm, size)
+    steps = frame_of([row for of_run, _ in of_each for row in of_run])
+    onsets = [onset for _, onset in of_each]
     predicted, calibration, no_prediction = _predictions(by_arm)
     runs, unread = with_replays(by_arm, records.folder)
     gains = matrix(runs)
-    onsets = on_each_core(own_line, by_arm, sum(run.features.nbytes for run in by_arm))
     field_results = field_of(runs, onsets, effects, study_dir=records.folder)
     return Evidence(
         records=records,
@@ -249,8 +252,14 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
         panels=worth(runs),
         substitutions=substitutions(runs, base=plain),
         no_substitution=why_no_substitution(runs, plain),
-        problems=[*steps.attrs["problems"], *unread, *field_results.problems],
+        problems=[*unread, *field_results.problems],
     )
+
+
+def _rows_and_line(run: Run) -> tuple[list[dict[str, Any]], Line]:
+    """A run's rows of the ledger and its onset, which rest on one calibration of its judge."""
+    calibration = calibrated(run, run.judge)
+    return step_rows(run, calibration), own_line(run, calibration)
 
 
 def dose_responses(runs: Sequence[Run]) -> list[DoseResponse]:

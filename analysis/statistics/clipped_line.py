@@ -23,8 +23,8 @@ def clipped_mean(
 ) -> np.ndarray:
     """Mean of line + spread N(0, 1) cut at the ends of the scale."""
     size = np.maximum(spread, 1e-9)
-    below = _mean_excess(low - line, size) if np.isfinite(low) else 0.0
-    above = _mean_excess(line - high, size) if np.isfinite(high) else 0.0
+    below = _mean_excess(low - line, size)[0] if np.isfinite(low) else 0.0
+    above = _mean_excess(line - high, size)[0] if np.isfinite(high) else 0.0
     return line + below - above
 
 
@@ -94,39 +94,58 @@ def _search(
     low: float,
     high: float,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Level and slope (B, 2) for a spread, by Levenberg's damped steps, and their squares (B,)."""
+    """Level and slope (B, 2) for a spread, by Levenberg's damped steps, and their squares (B,).
+    What has arrived is not looked at again."""
     design = np.stack([np.ones_like(t_Q), t_Q], axis=1)
-    damping = np.full(len(start_B_2), 1e-6)
-    spread = spread_B[:, None]
-
-    def left(at_B_2: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        line = at_B_2 @ design.T
-        rest = y_B_Q - clipped_mean(line, spread, low, high)
-        return line, rest, (n_B_Q * rest**2).sum(axis=1)
-
-    here = start_B_2
-    line, rest, squares = left(here)
+    products = np.stack([np.ones_like(t_Q), t_Q, t_Q**2], axis=1)
+    found, found_squares = np.array(start_B_2, dtype=float), np.empty(len(start_B_2))
+    at, here = np.arange(len(start_B_2)), found
+    n, y, size = n_B_Q, y_B_Q, np.maximum(spread_B[:, None], 1e-9)
+    counts, damping = n_B_Q.sum(axis=1), np.full(len(start_B_2), 1e-6)
+    rest, rises = _rest_and_rises(here @ design.T, y, size, low, high)
+    squares = (n * rest**2).sum(axis=1)
     for _ in range(SEARCHED):
-        size = np.maximum(spread, 1e-9)
-        rises = 1 - ndtr((low - line) / size) - ndtr((line - high) / size)
-        weighed = n_B_Q * rises
-        gram = np.einsum("bq,qi,qj->bij", weighed * rises, design, design)
-        gram += (damping * n_B_Q.sum(axis=1))[:, None, None] * np.eye(2)
+        weighed = n * rises
+        ones, once, twice = ((weighed * rises) @ products).T
+        ridge = damping * counts
+        gram = np.stack([ones + ridge, once, once, twice + ridge], axis=1).reshape(-1, 2, 2)
         step = np.linalg.solve(gram, ((weighed * rest) @ design)[..., None])[..., 0]
         proposal = here + step
-        line_there, rest_there, squares_there = left(proposal)
+        rest_there, rises_there = _rest_and_rises(proposal @ design.T, y, size, low, high)
+        squares_there = (n * rest_there**2).sum(axis=1)
         good = squares_there < squares
         here = np.where(good[:, None], proposal, here)
-        line = np.where(good[:, None], line_there, line)
         rest = np.where(good[:, None], rest_there, rest)
+        rises = np.where(good[:, None], rises_there, rises)
         squares = np.where(good, squares_there, squares)
         damping = np.where(good, np.maximum(damping / 10, 1e-9), np.minimum(damping * 10, 1e6))
-        if (abs(step) < 1e-7).all():
+        found[at], found_squares[at] = here, squares
+        going = (abs(step) >= 1e-7).any(axis=1)
+        if not going.any():
             break
-    return here, squares
+        if not going.all():
+            at, here, rest, rises = at[going], here[going], rest[going], rises[going]
+            n, y, size, counts = n[going], y[going], size[going], counts[going]
+            squares, damping = squares[going], damping[going]
+    return found, found_squares
 
 
-def _mean_excess(x: np.ndarray, size: np.ndarray | float) -> np.ndarray:
-    """Mean of max(0, x + size N(0, 1))."""
+def _rest_and_rises(
+    line: np.ndarray, y: np.ndarray, size: np.ndarray, low: float, high: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """What `clipped_mean` of a line leaves of y, and how fast that mean rises with the line."""
+    mean, rises = line, np.ones_like(line)
+    if np.isfinite(low):
+        excess, share = _mean_excess(low - line, size)
+        mean, rises = mean + excess, rises - share
+    if np.isfinite(high):
+        excess, share = _mean_excess(line - high, size)
+        mean, rises = mean - excess, rises - share
+    return y - mean, rises
+
+
+def _mean_excess(x: np.ndarray, size: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
+    """Mean of max(0, x + size N(0, 1)), and how often that is above 0."""
     unit = x / size
-    return x * ndtr(unit) + size * np.exp(-0.5 * np.minimum(unit**2, 1400.0)) / (2 * np.pi) ** 0.5
+    share = ndtr(unit)
+    return x * share + size * np.exp(-0.5 * np.minimum(unit**2, 1400.0)) / (2 * np.pi) ** 0.5, share
