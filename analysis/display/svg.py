@@ -92,7 +92,8 @@ def panels(figure: Figure, label: str) -> list[Panel]:
             outside.remove()
         for text in part.texts:
             text.set(visible=False, in_layout=False)
-    figure.draw_without_rendering()
+    if (layout := figure.get_layout_engine()) is not None:
+        layout.execute(figure)
     figure.set_layout_engine(None)  # with any other, matplotlib draws each panel twice
     if any(axes.get_label() == BAR for axes in shown) or not shown:
         return [_panel(figure, None, label, themed=False)]
