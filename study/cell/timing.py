@@ -12,7 +12,7 @@ from study.screen import duration, plural
 from study.system.files import read_left, write_json
 from study.system.spent import Account, Spent, accounts_of, added, cost_of_a_turn, plain_of
 
-SWEEPS = "spent.json"
+SWEEPS = "sweeps.json"
 """In a study's folder: what the sweeps of it did that came to their end."""
 
 ORDER = (
