@@ -96,6 +96,7 @@ def agree(ours: Any, hydras: Any, typed: list[str]) -> bool:
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @example(["judge=nobody", "seed=range(0,3)", "nothing"])
+@example(["~judge", "judge.simulated.doses.length=0,0.25,0.5"])
 @example(["seed=x", "study=${judge.nothing}", "=1"])
 @given(drawn)
 def test_cells_are_those_of_hydras_multirun(arguments: list[str]) -> None:
