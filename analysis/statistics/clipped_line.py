@@ -22,10 +22,7 @@ def clipped_mean(
     line: np.ndarray, spread: np.ndarray | float, low: float, high: float
 ) -> np.ndarray:
     """Mean of line + spread N(0, 1) cut at the ends of the scale."""
-    size = np.maximum(spread, 1e-9)
-    below = _mean_excess(low - line, size)[0] if np.isfinite(low) else 0.0
-    above = _mean_excess(line - high, size)[0] if np.isfinite(high) else 0.0
-    return line + below - above
+    return _mean_and_rise(line, np.maximum(spread, 1e-9), low, high)[0]
 
 
 def fitted(
@@ -98,11 +95,12 @@ def _search(
     What has arrived is not looked at again."""
     design = np.stack([np.ones_like(t_Q), t_Q], axis=1)
     products = np.stack([np.ones_like(t_Q), t_Q, t_Q**2], axis=1)
-    found, found_squares = np.array(start_B_2, dtype=float), np.empty(len(start_B_2))
-    at, here = np.arange(len(start_B_2)), found
+    lines, all_squares = np.array(start_B_2, dtype=float), np.empty(len(start_B_2))
+    at, here = np.arange(len(start_B_2)), lines
     n, y, size = n_B_Q, y_B_Q, np.maximum(spread_B[:, None], 1e-9)
     counts, damping = n_B_Q.sum(axis=1), np.full(len(start_B_2), 1e-6)
-    rest, rises = _rest_and_rises(here @ design.T, y, size, low, high)
+    mean, rises = _mean_and_rise(here @ design.T, size, low, high)
+    rest = y - mean
     squares = (n * rest**2).sum(axis=1)
     for _ in range(SEARCHED):
         weighed = n * rises
@@ -111,7 +109,8 @@ def _search(
         gram = np.stack([ones + ridge, once, once, twice + ridge], axis=1).reshape(-1, 2, 2)
         step = np.linalg.solve(gram, ((weighed * rest) @ design)[..., None])[..., 0]
         proposal = here + step
-        rest_there, rises_there = _rest_and_rises(proposal @ design.T, y, size, low, high)
+        mean, rises_there = _mean_and_rise(proposal @ design.T, size, low, high)
+        rest_there = y - mean
         squares_there = (n * rest_there**2).sum(axis=1)
         good = squares_there < squares
         here = np.where(good[:, None], proposal, here)
@@ -119,7 +118,7 @@ def _search(
         rises = np.where(good[:, None], rises_there, rises)
         squares = np.where(good, squares_there, squares)
         damping = np.where(good, np.maximum(damping / 10, 1e-9), np.minimum(damping * 10, 1e6))
-        found[at], found_squares[at] = here, squares
+        lines[at], all_squares[at] = here, squares
         going = (abs(step) >= 1e-7).any(axis=1)
         if not going.any():
             break
@@ -127,13 +126,13 @@ def _search(
             at, here, rest, rises = at[going], here[going], rest[going], rises[going]
             n, y, size, counts = n[going], y[going], size[going], counts[going]
             squares, damping = squares[going], damping[going]
-    return found, found_squares
+    return lines, all_squares
 
 
-def _rest_and_rises(
-    line: np.ndarray, y: np.ndarray, size: np.ndarray, low: float, high: float
+def _mean_and_rise(
+    line: np.ndarray, size: np.ndarray | float, low: float, high: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What `clipped_mean` of a line leaves of y, and how fast that mean rises with the line."""
+    """`clipped_mean` of a line, and how fast it rises with the line."""
     mean, rises = line, np.ones_like(line)
     if np.isfinite(low):
         excess, share = _mean_excess(low - line, size)
@@ -141,7 +140,7 @@ def _rest_and_rises(
     if np.isfinite(high):
         excess, share = _mean_excess(line - high, size)
         mean, rises = mean - excess, rises - share
-    return y - mean, rises
+    return mean, rises
 
 
 def _mean_excess(x: np.ndarray, size: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
