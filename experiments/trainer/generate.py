@@ -21,6 +21,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.generation.logits_process import TopKLogitsWarper, TopPLogitsWarper
 
 from experiments.trainer import prefix
+from experiments.trainer.decode import Guarded
 from experiments.trainer.fast import unsupported
 from experiments.trainer.prefix import OneToken
 
@@ -61,6 +62,7 @@ def generate(
     sampling: Sampling,
     uniform_B_L: np.ndarray,
     ended: Callable[[dict[int, list[int]]], None] = lambda ids_of: None,
+    beat: Callable[[], None] = lambda: None,
 ) -> list[list[int]]:
     """The completions of B rows as token ids, each with its end token if it came to one.
 
@@ -70,6 +72,7 @@ def generate(
         owner_B: index of each row's prompt.
         uniform_B_L: what decides the token of a row at a position; ``sampling.greedy`` ignores it.
         ended: called with the ids of the rows that end at a position, as soon as they do.
+        beat: called after each position.
     """
     device, width = model.device, max(len(prompt) for prompt in prompts)
     ids_U_L = torch.zeros(len(prompts), width, dtype=torch.long)
@@ -95,6 +98,7 @@ def generate(
     stops = torch.tensor(sampling.eos_token_ids)
     tokens_B_T = torch.zeros(len(owner), sampling.max_new_tokens, dtype=torch.long)
     completions: list[list[int]] = [[] for _ in owner_B]
+    following = Guarded(model, width + sampling.max_new_tokens)
     for position in range(sampling.max_new_tokens):
         uniform_R = torch.from_numpy(uniform_B_L[rows_R.numpy(), position])
         tokens_R = draw(logits_R_V, sampling, uniform_R.to(device)).cpu()
@@ -116,14 +120,13 @@ def generate(
                 values[holes.to(values.device)] = values[movers.to(values.device)]
             rows_R, tokens_R, seen_B_L = rows_R[:count], tokens_R[:count], seen_B_L[:count]
         seen_B_L = torch.cat([seen_B_L, seen_B_L.new_ones(len(rows_R), 1)], dim=1)
-        logits_R_V = model(
-            input_ids=tokens_R[:, None].to(device),
-            attention_mask=tokens_R.new_zeros(1, 1, 1, 1, device=device),  # none is built
-            position_ids=(starts_B[rows_R] + position)[:, None].to(device),
-            past_key_values=cache,
-            use_cache=True,
-            layout=OneToken(seen_B_L if padded else None),
-        ).logits[:, -1]
+        logits_R_V = following(
+            tokens_R.to(device),
+            (starts_B[rows_R] + position).to(device),
+            cache,
+            OneToken(seen_B_L if padded else None),
+        )
+        beat()
     return completions
 
 
@@ -233,6 +236,11 @@ class GroupCache(Cache):
             layer.drop(holes, movers, count)
         return holes, movers
 
+    def back(self) -> None:
+        """Forget the last token of each row."""
+        for layer in self.in_place:
+            layer.length -= 1
+
 
 class _InPlace(CacheLayerMixin):
     """One layer's keys and values (B, H, L, D), of which rows and L in use grow and shrink."""
@@ -269,7 +277,7 @@ class _InPlace(CacheLayerMixin):
         """Give each of B rows the cache of its owner, with room for ``further`` tokens."""
         self.rows = len(owner_B)
         self.keys, self.values = (
-            torch.nn.functional.pad(x[owner_B], (0, 0, 0, further))
+            torch.cat([x[owner_B], x.new_empty(self.rows, x.shape[1], further, x.shape[3])], dim=2)
             for x in (self.keys, self.values)
         )
 
@@ -313,7 +321,7 @@ def merged(model: Any) -> Generator[PreTrainedModel]:
                 with torch.no_grad():
                     deltas = [layer.get_delta_weight(name) for name in layer.active_adapters]
                     weight.data = sum(deltas, start=weight.data)
-            with model.disable_adapter():
+            with without_adapter(model, layers):
                 yield model.get_base_model()
         finally:
             for layer, weight in zip(layers, before, strict=True):

@@ -120,7 +120,8 @@ class RecordingTrainer(InOrder):
             self.model.create_or_update_model_card = lambda output_dir: None
             base = base.get_base_model()
         self._heart = Heartbeat() if scorer is None else scorer.heart
-        base.register_forward_hook(lambda *_: self._heart.beat())
+        self.beat = self._heart.beat
+        base.register_forward_hook(lambda *_: self.beat())
         self._checked: set[bool] = set()
         """Whether the paths were compared with gradients (True) and without (False)."""
         self._layouts = prefix.layouts(self.accelerator.device)
@@ -418,7 +419,7 @@ class RecordingTrainer(InOrder):
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         loss = super()._compute_loss(model, inputs)
-        self._heart.beat()
+        self.beat()
         gather, refs = self.accelerator.gather, inputs.get("ref_per_token_logps")
         assert self._row_logprobs is not None
         sums = gather((self._row_logprobs * inputs["completion_mask"]).sum(1)).tolist()
@@ -462,8 +463,7 @@ def make_trainer(
         cell_id: hash of the config, noted in each checkpoint.
         alarm: that may end the run (``correction.stop``); None as the scorer.
     """
-    own_rows = kind_of(config.task).lookup
-    row_of = own_rows(config.task) if scorer is None else scorer.oracle.row_of
+    row_of = kind_of(config.task).lookup(config.task) if scorer is None else scorer.oracle.row_of
     prompt_for = None
     if scorer is not None and scorer.world.prompts:
         prompt_for = prompt_of(scorer.world, row_of)

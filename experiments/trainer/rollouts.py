@@ -85,6 +85,7 @@ class Rollouts:
                     _sampling(trainer),
                     uniform[first + start :],
                     functools.partial(self._ended, start),
+                    trainer.beat,
                 )
         return {"prompt_ids": prompt_ids, "completion_ids": completion_ids, "logprobs": None}
 
@@ -181,7 +182,7 @@ def _answer(
                 once = list(dict.fromkeys(map(tuple, batch)))
                 place = {ids: number for number, ids in enumerate(once)}
                 owner = [place[tuple(ids)] for ids in batch]
-                answers = generate(policy, once, owner, sampling, uniform)
+                answers = generate(policy, once, owner, sampling, uniform, beat=trainer.beat)
             else:
                 padding = trainer._tokenizer.pad_token_id
                 answers = seeded_by_transformers(policy, batch, sampling, padding, uniform)

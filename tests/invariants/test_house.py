@@ -61,7 +61,9 @@ HEAVY_ON_PURPOSE = {
     **dict.fromkeys(
         (
             f"experiments.trainer.{name}"
-            for name in ("fast generate held_out order prefix ranks record_step rollouts".split())
+            for name in (
+                "decode fast generate held_out order prefix ranks record_step rollouts".split()
+            )
         ),
         "a part of the trainer that works on tensors",
     ),

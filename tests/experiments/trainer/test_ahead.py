@@ -44,7 +44,9 @@ def on_the_way(monkeypatch) -> Iterator[list[Callable[[], None]]]:
     """What is done as soon as the first rollouts of a step have ended and were submitted."""
     then: list[Callable[[], None]] = []
 
-    def generated(model: Any, prompts: Any, owner: Any, sampling: Any, uniform: Any, ended: Ended):
+    def generated(
+        model: Any, prompts: Any, owner: Any, sampling: Any, uniform: Any, ended: Ended, beat: Any
+    ):
         positions = 0
 
         def watched(ids_of: dict[int, list[int]]) -> None:
@@ -55,7 +57,7 @@ def on_the_way(monkeypatch) -> Iterator[list[Callable[[], None]]]:
                 act()
 
         ends_early = dataclasses.replace(sampling, eos_token_ids=ENDS)
-        completions = generate.generate(model, prompts, owner, ends_early, uniform, watched)
+        completions = generate.generate(model, prompts, owner, ends_early, uniform, watched, beat)
         assert positions > 1
         return completions
 

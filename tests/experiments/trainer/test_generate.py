@@ -99,13 +99,17 @@ def test_what_does_not_fit_at_once_is_generated_in_turns(monkeypatch, at_once) -
         eos_token_ids=ENDS,
         temperature=1.0,
         args=SimpleNamespace(top_k=0, top_p=1.0),
+        beat=lambda: beats.append(1),
     )
+    beats: list[int] = []
     rows = [prompts[u] for u in (0, 0, 1, 1, 3, 3)]
     ended: dict[int, list[int]] = {}
     output = rollouts.Rollouts(1, ended.update)(rows, trainer)
     together = generate(model, rows, range(6), Sampling(20, ENDS), uniforms(1, 7, len(rows), 20))
     assert output["completion_ids"] == together
     assert ended == dict(enumerate(together))
+    turns = [together[start : start + at_once] for start in range(0, 6, at_once)]
+    assert len(beats) == sum(max(map(len, turn)) - 1 for turn in turns)
 
 
 def test_as_many_rows_at_once_as_fit(monkeypatch) -> None:
