@@ -196,6 +196,9 @@ class RecordingTrainer(InOrder):
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """A card per checkpoint says nothing that the cell's own files do not."""
 
+    def _send_telemetry(self) -> None:
+        """Nobody is told that a cell trains; TRL tells the Hub, which takes .4 s of CPU as well."""
+
     def _tokenize_prompts(self, prompts: list[Any]) -> Any:
         if self._scaffolded is not None and self._scaffold is not None and self._scaffold.keep:
             prompts = [list(prompt.messages) for prompt in self._scaffolded]
@@ -264,17 +267,13 @@ class RecordingTrainer(InOrder):
         if self._scaffolded is not None:
             logprobs_n = self._scaffolded_logprobs(output)
             scaffolded_N = gather_object(list(zip(self._scaffolded, logprobs_n, strict=True)))
-        starts_N = None
-        if self._reference_share:
-            starts_N = gather(self._start_logprobs(output)).tolist()
+        starts_N = gather(self._start_logprobs(output)).tolist() if self._reference_share else None
         if self._scorer is None:
             return
         record = self._scorer.pending
         assert record is not None, "the reward function was not called"
         for row, advantage, stopped in zip(record.rollouts, advantages_N, stopped_N, strict=True):
-            row["advantage"] = advantage
-            row["stop"] = "stop" if stopped else "length"
-            row["logprob_sum"] = None
+            row.update(advantage=advantage, stop="stop" if stopped else "length", logprob_sum=None)
         if starts_N is not None:
             for row, start in zip(record.rollouts, starts_N, strict=True):
                 row[f"{COMPONENT}reference_logprob"] = start if start == start else None

@@ -260,3 +260,12 @@ def test_a_second_reward_function_would_turn_missing_into_zero(policy, tmp_path)
     found = advantages(policy, tmp_path, judge, truth, weights=[1.0, 0.0])
     assert found == pytest.approx(advantages(policy, tmp_path, [1.0, 0.0, 0.0, 0.0]), abs=1e-5)
     assert found[1] == pytest.approx(-0.5, abs=1e-3)
+
+
+def test_nobody_is_told_that_a_cell_trains(tmp_path, cache, monkeypatch) -> None:
+    """TRL tells the Hub of each trainer that is made."""
+    sent = []
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setattr("trl.trainer.base_trainer.send_telemetry", lambda **what: sent.append(what))
+    run(study(steps=1), tmp_path, cache)
+    assert sent == []
