@@ -42,9 +42,7 @@ os.environ["COLUMNS"] = "160"  # tables as in a pipe, whatever the terminal of t
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch and numpy: two processes, two cores
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # a thread that waits for one leaves its core
 os.environ |= kernel_variables()  # as cells have it
-os.environ["HF_HUB_DISABLE_TELEMETRY"] = (
-    "1"  # TRL's own trainers, which are an oracle here, send it
-)
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"  # TRL's own trainers, an oracle here, send it
 # a slow machine is no failure; the standard tier tries the same examples in every run
 settings.register_profile("standard", deadline=None, max_examples=50, derandomize=True)
 settings.register_profile("long", deadline=None)
