@@ -151,6 +151,13 @@ def test_the_test_is_near_pearsons_where_each_item_stands_once() -> None:
     assert differ.statistic == pytest.approx(differ.tpr.statistic + differ.fpr.statistic)
 
 
+def test_a_score_at_the_threshold_passes() -> None:
+    """In both domains alike: a judge that says .5 for yes is one that says 1."""
+    table = pd.concat([cells(80, 22, 20, 78), cells(70, 30, 30, 70, "b", 1000)])
+    halved = table.assign(judge=table["judge"] / 2)
+    assert rates_differ(halved, threshold=0.5) == rates_differ(table, threshold=0.5)
+
+
 @pytest.mark.parametrize(
     ("table", "note"),
     [

@@ -69,6 +69,17 @@ def test_greys_are_those_of_the_page_and_colours_their_own():
     assert "var(" not in svg.alone(shown) and "#262626" in svg.alone(shown)
 
 
+@pytest.mark.parametrize(
+    ("grey", "name"),
+    [
+        *(("#5f5f5f", "text"), ("#606060", "soft"), ("#afafaf", "soft"), ("#b0b0b0", "line")),
+        *(("#f7f7f7", "line"), ("#f8f8f8", "back"), ("#ffffff", "back")),
+    ],
+)
+def test_a_grey_is_the_first_that_is_brighter(grey, name):
+    assert svg._paint(grey) == f"var(--{name}, {grey})"
+
+
 def test_what_others_wrote_cannot_look_like_ours():
     table = markup.table(pd.DataFrame({"arm": [HOSTILE], HOSTILE: [1.0]}), "mine", HOSTILE)
     shown = [markup.sentences([HOSTILE]), markup.paragraph(HOSTILE), table]

@@ -241,7 +241,8 @@ def test_judges_without_the_rubric_stand_beside_the_training_judge(rubric_study)
     assert preferred(read_runs(rubric_study)[0], rubric_study) == []  # nobody without rubric
 
 
-def test_gaps_are_of_answers_that_saw_the_whole_rubric(tmp_path):
+@pytest.mark.parametrize("truth", ["that varies", "that stays"])
+def test_gaps_are_of_answers_that_saw_the_whole_rubric(tmp_path, truth):
     folder = write_study(tmp_path / "runs" / "shown", judges=["j"], seeds=2, steps=10)
     assert self_gaps(read_runs(folder)[0], folder) == []
     for cell in (path.parent for path in folder.glob("*/config.yaml")):
@@ -253,11 +254,15 @@ def test_gaps_are_of_answers_that_saw_the_whole_rubric(tmp_path):
             more = np.where(member == 0, (1 - step / 20) * np.array(table["tokens"]), 1000.0)
             shown = np.array(table["logprob_sum"]) + more
             table = table.append_column(f"{COMPONENT}scaffold_logprob", pa.array(shown))
+            if truth == "that stays":
+                place = table.column_names.index("truth")
+                table = table.set_column(place, "truth", pa.array(np.full(len(shown), 0.5)))
             ratio = pa.array(np.where(member == 0, 1.0, 0.5))
             pa.parquet.write_table(table.append_column(f"{COMPONENT}scaffold_ratio", ratio), part)
     (row,) = self_gaps(read_runs(folder)[0], folder)
     assert row.start.value == pytest.approx(-0.95) and row.end.value == pytest.approx(-0.5)
     assert row.peak.value >= 8 and len(row.by_run) == 2
+    assert np.isfinite(row.tracks.value) == (truth == "that varies")
 
 
 def test_the_command_prints_the_panel(rubric_study, answered):

@@ -209,6 +209,7 @@ def test_where_vllm_or_a_gpu_is_missing_it_says_what_to_type(
 
     assert "tensor_parallel=3, but this process may use 2" in refusal(tensor_parallel=3)
     assert "batch has no meaning with engine=vllm" in refusal(given=frozenset({"batch"}))
+    vllm_engine.refuse_missing(2)  # two are enough for two
     gpus_here(0)
     assert "may use 0" in refusal()
     monkeypatch.setattr(vllm_engine, "is_cpu_build", lambda: True)

@@ -125,6 +125,8 @@ def test_what_follows_the_limit_changes_nothing() -> None:
     calm, glad = "table " * MOST_WORDS, "good "
     assert of("vader", calm + glad) == 0.5 < of("vader", glad + calm)
     assert of("vader", " \n" * MOST_WORDS + glad) == of("vader", glad) > 0.5
+    assert of("vader", "table " * (MOST_WORDS - 1) + glad) > 0.5  # words count, not letters
+    assert of("vader", "\U0001f6aa" * MOST_WORDS + glad) == 0.5  # a door each
     assert of("vader", "good " * 99) == (VADER.polarity_scores("good " * 99)["compound"] + 1) / 2
 
 

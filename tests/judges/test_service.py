@@ -1,6 +1,7 @@
 """A served judge as a service: who finds it, who owns it, and replicas that come and go."""
 
 import dataclasses
+import json
 import os
 import signal
 import socket
@@ -259,6 +260,16 @@ def test_clients_go_on_with_the_others_and_a_dead_replica_is_started_again_a_few
     assert (
         "No replica of tiny-" in running.endings[0] and "vllm serve org/Tiny" in running.endings[0]
     )
+
+
+def test_a_server_is_well_that_says_so_and_serves_the_model(monkeypatch):
+    bodies = {"/health": "", "/models": json.dumps({"data": [{"id": judge().endpoint.model}]})}
+    monkeypatch.setattr(server, "get", lambda _, url: bodies.get(f"/{url.rpartition('/')[2]}"))
+    assert server.healthy(judge(), "http://here/v1")
+    for path in ("/health", "/models"):
+        body = bodies.pop(path)
+        assert not server.healthy(judge(), "http://here/v1")
+        bodies[path] = body
 
 
 def test_a_replica_that_runs_and_does_not_answer_is_started_again(runs, monkeypatch):

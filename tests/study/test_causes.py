@@ -133,3 +133,19 @@ def test_a_value_is_checked_at_its_key_and_few_names_are_offered() -> None:
     for group in preset_groups():
         message = no_preset(group, "no-such-name")
         assert f"conf/{group}" in message and message.count(", ") <= 2 * NEAREST
+
+
+@pytest.mark.parametrize(
+    ("typed", "advice"),
+    [
+        ("seed=0-4", "; for several, seed=0,1,2,3,4"),
+        ("seed=2..3", "; for several, seed=2,3"),
+        ("seed=0-10", "; for several, 'seed=range(0,11)'"),
+        ("seed=3-3", ""),
+        ("seed=4-0", ""),
+    ],
+)
+def test_a_span_of_numbers_is_answered_by_how_several_are_typed(typed: str, advice: str) -> None:
+    message = causes.reason(ValueError("refused"), [typed])
+    assert message.partition("; for several")[2] == advice.partition("; for several")[2]
+    assert "seed=" in message

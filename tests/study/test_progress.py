@@ -74,6 +74,7 @@ def test_a_line_says_how_much_at_what_rate_and_what_remains() -> None:
     assert of_ten.line(103.0) == "runs 0 of 10, 3s"
     of_ten.advance(4)
     assert of_ten.line(102.0) == "runs 4 of 10, 2 a second, 3s to go"
+    assert of_ten.line(104.0) == "runs 4 of 10, 1 a second, 6s to go"
     assert of_ten.line(108.0) == "runs 4 of 10, 2s each, 12s to go"
     assert of_ten.line(102.0, bar=True) == f"runs {'█' * 8}{'░' * 12} 4 of 10, 2 a second, 3s to go"
     of_ten.advance(8)  # asked for more than was planned

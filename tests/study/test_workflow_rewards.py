@@ -149,6 +149,7 @@ def test_every_formula_has_three_states(group):
         (0.2, 0.0, 0.0, {"judge": 0.2, "rule": 0.0, "judge-first": 0.2, "rule-first": 0.0}),
         (None, 0.0, None, {"judge": None, "rule": 0.0, "judge-first": 0.0, "rule-first": 0.0}),
         (1.0, None, None, {"judge": 1.0, "rule": None, "judge-first": 1.0, "rule-first": 1.0}),
+        (0.5, 0.0, 0.0, {"judge": 0.5, "rule": 0.0, "judge-first": 0.5, "rule-first": 0.0}),
     ],
 )
 def test_sources_and_their_agreement(judge, rule, both, by):

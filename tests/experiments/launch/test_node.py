@@ -3,6 +3,7 @@
 import inspect
 import json
 import os
+import sys
 
 import pytest
 from hypothesis import given
@@ -48,6 +49,7 @@ def here(sign):
 
 
 def test_an_equal_node_is_taken(here, sign):
+    assert here["python"] == f"{sys.version_info.major}.{sys.version_info.minor}"
     other = there(sign, ROOT)
     assert node.identity(here) == node.identity(other)
     stop_at_problem(node.check_node(here, other, sign))

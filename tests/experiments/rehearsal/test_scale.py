@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.rehearsal.__main__ import Options, work
 from experiments.rehearsal.filler import phrases
 from experiments.rehearsal.run import KEY, dummy_keys
 from experiments.rehearsal.scale import (
@@ -19,6 +20,7 @@ from judges.ask.asker import request_keys
 from study.config.endpoints import REHEARSED
 from study.config.schema import ByAudit
 from study.errors import UserError
+from study.system import locks
 
 WORDS = ("judge=qwen3-32b,qwq-plus", "seed=0,1,2", "task=mixed-mini")
 SCALE = Scale(prompts=(1, 2, 3), steps=2, seeds=1, factor=5.0)
@@ -100,6 +102,22 @@ def test_rows_that_are_not_here_are_replaced_and_said_so(tmp_path) -> None:
 def test_a_scale_that_says_nothing_of_full_size_is_refused(scale, words, full) -> None:
     with pytest.raises(UserError, match=words):
         check_scale(full, scale)
+
+
+def test_as_many_steps_and_prompts_as_full_size_has_are_legal(full) -> None:
+    check_scale(full, Scale((1, 2, 4), 500, 1, 5.0))
+
+
+def test_a_folder_that_another_process_rehearses_in_is_left_alone(tmp_path) -> None:
+    words = ["judge=qwen3-32b", "seed=0", "task=mixed-mini"]
+    options = Options(
+        experiment="mixed-full", settings=words, prompts=[1, 2, 3], steps=2, runs_dir=tmp_path
+    )
+    options.folder.mkdir(parents=True)
+    lock = locks.take(options.folder / ".lock")
+    assert lock is not None
+    with lock, pytest.raises(UserError, match=r"Another process rehearses in .*mixed-full"):
+        work(options)
 
 
 def test_a_study_that_asks_nobody_is_refused() -> None:
