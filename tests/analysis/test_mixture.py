@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from analysis.mixture.__main__ import main
 from analysis.mixture.confusion import judged
-from analysis.mixture.display import lines
+from analysis.mixture.display import TITLES, lines
 from analysis.mixture.estimate import of_runs
 from analysis.mixture.step import answers, by_rule, mix, nominal, pulls, windows
 from analysis.mixture.teaching import Drawn, compare, expected, outcomes
@@ -303,7 +303,11 @@ def test_leniency_is_over_items() -> None:
 
 def test_the_command_finds_what_was_planted(folder: Path, answered) -> None:
     made, printed = answered(main, folder, "window=3")
-    assert "qa moves most" in printed and max(map(len, printed.splitlines())) <= 100
+    assert (
+        "qa moves most" in printed
+        and TITLES["swaps"] in printed
+        and max(map(len, printed.splitlines())) <= 100
+    )
     assert set(made["domains"]) == {"all", *GAIN} and made["problems"] == []
     rates = made["domains"]["code"]["rates"]
     assert {(row["first_step"], row["last_step"]) for row in rates} == {(1, 6), (1, 3), (4, 6)}

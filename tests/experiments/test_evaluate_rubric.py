@@ -132,6 +132,12 @@ def test_wrong_options_are_said(tmp_path, words, said, capsys):
     assert said in capsys.readouterr().err
 
 
+def test_without_a_task_nothing_is_evaluated(tmp_path, capsys):
+    given = responses(tmp_path / "r.jsonl", answers())
+    assert main(["rubric", FAIR, given, f"out={tmp_path / 'out.json'}"]) == 2
+    assert "The evaluation rubric needs a task" in capsys.readouterr().err
+
+
 def test_a_strange_prompt_is_named_with_its_line(tmp_path, capsys):
     given = responses(tmp_path / "r.jsonl", answers()[:1])
     with (tmp_path / "r.jsonl").open("a") as file:

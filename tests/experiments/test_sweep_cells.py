@@ -10,6 +10,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from experiments import launch, train
+from experiments.launch.run import conclude
 from experiments.sweep import cells_of, refuse_lists
 from judges.replay import main as replay
 from judges.scorers.table import score
@@ -51,6 +52,16 @@ def test_running_cells_are_not_called_done(running, capsys) -> None:
     assert "at step 3 of 40" in shown and "tail -f" in shown
     assert "When those have ended, rerun the command" in shown
     assert "Rerun the command to resume these" not in shown
+
+
+def test_a_cell_that_failed_is_resumed_by_the_same_command(running, capsys) -> None:
+    failed = composed(running.folder.study_dir.parent, "judge=sim-fair", "seed=1")
+    cells.save_cell(failed)
+    failed.folder.set_status(state="failed", error="it broke")
+    assert conclude([failed], {}, [failed]) == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"{failed.name} is failed; its log: " in shown
+    assert "Rerun the command to resume these." in shown
 
 
 def test_beside_running_cells_done_ones_are_counted(running, capsys) -> None:

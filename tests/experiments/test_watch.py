@@ -109,6 +109,9 @@ def test_a_cell_that_ended_before_is_new_until_it_begins(tmp_path) -> None:
         watched.skips(cell.folder)
         watched.tick()
         assert [(view.state, view.alarms) for view in watched.board.views] == [("new", [])]
+    watched.board._began_at[cell.folder] -= 2000  # so it is this sweep's, on a host out of sight
+    watched.tick()
+    assert watched.board.views[0].state == "running"
     run(cell.folder, silent_s=-1.0)
     watched.tick()
     assert watched.board.views[0].state == "running"

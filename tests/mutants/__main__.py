@@ -39,6 +39,7 @@ from tests.mutants.trial import Tree, trees
 ROOT = Path(__file__).resolve().parents[2]
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 RECORD_S = 4 * 3600.0
+TIERS = ("standard", "long")
 
 
 @dataclass(frozen=True)
@@ -174,9 +175,11 @@ def weighted(rows: Sequence[dict[str, str]], tier: str, places: Mapping[str, int
     return f"{mean:.3f} [{max(mean - half, 0.0):.3f}, {min(mean + half, 1.0):.3f}]"
 
 
-def print_shares(rows: Sequence[dict[str, str]], places: Mapping[str, int]) -> None:
-    """The share caught by tier, whole and by kind; then what survived."""
-    for tier in ("standard", "long"):
+def print_shares(
+    rows: Sequence[dict[str, str]], places: Mapping[str, int], tiers: Sequence[str] = TIERS
+) -> None:
+    """The share caught by each of ``tiers``, whole and by kind; then what survived."""
+    for tier in tiers:
         print(f"{tier:9} of all faults that can be planted: {weighted(rows, tier, places)}")
         for kind in ("all", *KINDS):
             here = [row for row in rows if kind in ("all", row["kind"])]
@@ -189,11 +192,13 @@ def print_shares(rows: Sequence[dict[str, str]], places: Mapping[str, int]) -> N
             print(f"survived: {row['path']}:{row['line']} {row['before']!r} -> {row['after']!r}")
 
 
-def print_difference(before: dict[str, dict[str, str]], rows: Sequence[dict[str, str]]) -> None:
-    """The difference to an earlier result's whole suite, fault by fault."""
+def print_difference(
+    before: dict[str, dict[str, str]], rows: Sequence[dict[str, str]], tiers: Sequence[str] = TIERS
+) -> None:
+    """The difference of each of ``tiers`` to an earlier result's whole suite, fault by fault."""
     from statsmodels.stats.contingency_tables import mcnemar
 
-    for tier in ("standard", "long"):
+    for tier in tiers:
         pairs = [
             (before[row["name"]]["long"] == "caught", row[tier] == "caught")
             for row in rows
@@ -235,9 +240,10 @@ def main(options: Options) -> int:
         rows.append(asdict(fault) | outcomes | {"caught_by": whole.caught_by})
     path = options.out / f"seed-{options.seed}-{folder.name}.json"
     path.write_text(json.dumps(rows, indent=1))
-    print_shares(rows, Counter(fault.kind for fault in all_faults(ROOT)))
+    tiers = TIERS if options.long else TIERS[:1]
+    print_shares(rows, Counter(fault.kind for fault in all_faults(ROOT)), tiers)
     if options.against:
-        print_difference(read_result(options.against), rows)
+        print_difference(read_result(options.against), rows, tiers)
     print(f"kept in {path}")
     return 0
 

@@ -96,7 +96,7 @@ sources = { latency = "a", tokens = "b", limits = "c", failures = "d" }
         ("[1, 2]", "[0, 1]", r"judge.mine.first_token_s"),
         ("[1, 2]", '"fast"', r"judge.mine.first_token_s"),
         ("token_s = [0.01, 0.02]\n", "", r"judge.mine.token_s"),
-        ("[judge.mine]", "[policy.mine]", r"judge.NAME or executor.NAME"),
+        ("[judge.mine]", "[policy.mine]", r"^policy in profiles=.*judge.NAME or executor.NAME"),
         ("spoken_tokens", "speed = 3\nspoken_tokens", r"judge.mine .* a table of"),
         ("sources", "requests_per_min = 0\nsources", r"requests_per_min .* above 0"),
         ("sources", "failures = { hang = 0.7, empty = 0.6 }\nsources", r"1 in all at the most"),
