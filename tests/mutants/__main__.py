@@ -176,7 +176,7 @@ def weighted(rows: Sequence[dict[str, str]], tier: str, places: Mapping[str, int
 
 
 def print_shares(
-    rows: Sequence[dict[str, str]], places: Mapping[str, int], tiers: Sequence[str] = TIERS
+    rows: Sequence[dict[str, str]], places: Mapping[str, int], tiers: Sequence[str]
 ) -> None:
     """The share caught by each of ``tiers``, whole and by kind; then what survived."""
     for tier in tiers:
@@ -193,7 +193,7 @@ def print_shares(
 
 
 def print_difference(
-    before: dict[str, dict[str, str]], rows: Sequence[dict[str, str]], tiers: Sequence[str] = TIERS
+    before: dict[str, dict[str, str]], rows: Sequence[dict[str, str]], tiers: Sequence[str]
 ) -> None:
     """The difference of each of ``tiers`` to an earlier result's whole suite, fault by fault."""
     from statsmodels.stats.contingency_tables import mcnemar
