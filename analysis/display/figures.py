@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -32,6 +33,10 @@ ALONE = 5.0
 
 LEGEND = 150
 """Letters that a line of a legend holds at that width, about."""
+
+
+NAME, TITLE = 24, 40
+"""Letters of a line of a name beside a row of a panel, which needs its place too, and above one."""
 
 
 BESIDE = 0.6
@@ -154,6 +159,29 @@ def panels_of(figure: Figure | SubFigure, panels: int, share: bool = False) -> l
 
 def _columns(panels: int) -> int:
     return 2 if panels == 4 else min(3, max(1, panels))
+
+
+def broken(name: str, letters: int = TITLE) -> str:
+    """A name as `plain` has it, over as many lines as it takes: broken at blanks, and where a word
+    is longer than a line after its points and ``=``, or wherever the line ends."""
+    lines = [""]
+    piece = re.compile(rf"[^.=]{{0,{letters - 1}}}[.=]|[^.=]{{1,{letters}}}")
+    for word in plain(name).split(" "):
+        pieces = piece.findall(word) if len(word) > letters else [word]
+        for place, part in enumerate(pieces):
+            longer = f"{lines[-1]} {part}" if lines[-1] and not place else lines[-1] + part
+            if len(longer) <= letters or not lines[-1]:
+                lines[-1] = longer
+            else:
+                lines.append(part)
+    return "\n".join(lines)
+
+
+def row_names(names: Iterable[str]) -> tuple[list[str], float]:
+    """The names of a panel's rows as `broken` has them, and how many times as high as with one
+    line a row is then."""
+    labels = [broken(name, NAME) for name in names]
+    return labels, (2 + max((label.count("\n") for label in labels), default=0)) / 2
 
 
 def lines(

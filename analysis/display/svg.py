@@ -101,7 +101,8 @@ def panels(figure: Figure, label: str) -> list[Panel]:
     for axes, window in _windows(figure, shown):
         for other in shown:
             other.set_visible(other is axes)
-        name = ", ".join(filter(None, [axes.get_title("left") or axes.get_title(), label]))
+        title = " ".join((axes.get_title("left") or axes.get_title()).split())
+        name = ", ".join(filter(None, [title, label]))
         pictures.append(_panel(figure, window, name))
     for axes in shown:
         axes.set_visible(True)

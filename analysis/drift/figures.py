@@ -19,6 +19,7 @@ from analysis.display.figures import (
     ALONE,
     DRAWN,
     blank,
+    broken,
     curve,
     grid,
     line,
@@ -28,6 +29,7 @@ from analysis.display.figures import (
     outside_legend,
     palette,
     panels_of,
+    row_names,
     rows_of,
     scored,
     single,
@@ -64,7 +66,7 @@ def learning(curves: pd.DataFrame) -> Figure:
         for k, metric in enumerate(SCORED):
             label, curve = TEXTS["scores"][metric], part[part["metric"] == metric]
             line(axes, curve, label, (0, 1), (k, 2), **scored(look[arm], metric))
-        axes.set_title(f"{arm} ({_runs(part)})")
+        axes.set_title(broken(f"{arm} ({_runs(part)})"))
         axes.set(xlabel="training step", ylabel="score (mean over runs)")
     outside_legend(figure, panels, colour="0.3")
     return figure
@@ -110,7 +112,8 @@ def shifts(table: pd.DataFrame, base: str) -> Figure:
     arms = sorted(shown["arm"].unique())
     look = looks([*arms, base])
     heights = {arm: len(arms) - 1 - k for k, arm in enumerate(arms)}
-    figure, panels = grid(len(metrics), height=1.15 + 0.28 * len(arms))
+    names, high = row_names(arms)
+    figure, panels = grid(len(metrics), height=1.15 + 0.28 * high * len(arms))
     for metric, axes in zip(metrics, panels, strict=True):
         of_metric = shown[shown["metric"] == metric]
         for arm, row in of_metric.groupby("arm"):
@@ -119,7 +122,7 @@ def shifts(table: pd.DataFrame, base: str) -> Figure:
             curve(axes, [heights[arm]], *ends, across=True, caps=3, linestyle="", **marks)
         axes.axvline(0, color="0.3", linewidth=1)
         axes.xaxis.set_major_locator(MaxNLocator(4))
-        axes.set_yticks(list(heights.values()), list(heights))
+        axes.set_yticks(list(heights.values()), names)
         axes.set_ylim(-0.6, len(arms) - 0.4)
         axes.set_title(metric)
         axes.set_xlabel(f"difference in shift ({of_metric['unit'].iloc[0]})")

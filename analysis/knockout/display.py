@@ -57,7 +57,9 @@ def kept(knockouts: Sequence[Knockout]) -> Figure | None:
     look = looks(
         dict.fromkeys(arm for row in knockouts for arm in (row.biased, row.out, row.absent))
     )
-    drawn, panels = figures.grid(len(knockouts), height=2.2)
+    names, high = figures.row_names(look)
+    labels = dict(zip(look, names, strict=True))
+    drawn, panels = figures.grid(len(knockouts), height=1.3 + 0.9 * high)
     for row, axes in zip(knockouts, panels, strict=True):
         shifts = {row.biased: row.shift, row.out: row.shift_out, row.absent: row.shift_absent}
         arms = [arm for arm in shifts if arm]
@@ -67,7 +69,7 @@ def kept(knockouts: Sequence[Knockout]) -> Figure | None:
             curve(axes, [place], *ends, across=True, caps=3, linestyle="", **marks)
         axes.plot(row.shift.value - row.of_bias.value, 1, "d", mfc="white", mec="0.25", zorder=4)
         axes.axvline(0, color="0.3", linewidth=1)
-        axes.set_yticks(range(len(arms)), arms)
+        axes.set_yticks(range(len(arms)), [labels[arm] for arm in arms])
         axes.set_ylim(len(arms) - 0.5, -0.5)
         axes.set_xlabel(f"shift in {row.feature} ({row.unit})")
     return drawn

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.display import markup
-from analysis.display.figures import blank, palette, style
+from analysis.display.figures import blank, broken, palette, style
 from analysis.display.markup import DECIMALS, TEXTS, listed, render_text
 from analysis.statistics.corrections import holm
 from study.screen import plural
@@ -42,7 +42,7 @@ def stacked(steps: pd.DataFrame, unique: Sequence[str]) -> Figure:
         alone[:, part["advantage_r2"].isna()] = np.nan
         together = np.clip(part["advantage_r2"] - alone.sum(axis=0), 0.0, None)
         axes.stackplot(part.index, *alone, together, colors=colours, labels=labels)
-        axes.set(title=arm, ylim=(0, 1))
+        axes.set(title=broken(arm), ylim=(0, 1))
         axes.set(xlabel="training step", ylabel="share of variance")
         axes.tick_params(labelbottom=True, labelleft=True)
     for axes in list(panels.flat)[len(arms) :]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from analysis.display import figures, markup
-from analysis.display.figures import DRAWN, blank, plain, style
+from analysis.display.figures import DRAWN, blank, broken, plain, style
 from analysis.display.markup import (
     TEXTS,
     folded,
@@ -170,7 +170,7 @@ def figure(mixture: Mixture) -> Figure:
             place = k, len(mixture.shares[arm])
             figures.line(axes, part, plain(domain), place=place, color=colours[domain])
             axes.axhline(share, color=colours[domain], linestyle="--", linewidth=1)
-        axes.set(title=plain(arm), ylim=(0, 1), xlabel="training step", ylabel="effective share")
+        axes.set(title=broken(arm), ylim=(0, 1), xlabel="training step", ylabel="effective share")
     figures.outside_legend(tops[0], panels)
     if below:
         panels = figures.panels_of(tops[1], len(tested))

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.display import markup
-from analysis.display.figures import ALONE, curve, looks, marks_of, single, style
+from analysis.display.figures import ALONE, curve, looks, marks_of, row_names, single, style
 from analysis.display.markup import (
     DECIMALS,
     MISSING,
@@ -42,7 +42,8 @@ def onsets(lines: Sequence[Line]) -> Figure:
     from matplotlib.ticker import MaxNLocator
 
     look = looks(dict.fromkeys(each.arm for each in lines))
-    figure, axes = single(ALONE, 0.9 + 0.24 * len(lines))
+    names, high = row_names(f"{each.arm}, seed {each.seed}" for each in lines)
+    figure, axes = single(ALONE, 0.9 + 0.24 * high * len(lines))
     for row, each in enumerate(lines):
         step, marks = each.onset.step, marks_of(look[each.arm])
         if math.isfinite(step.value):
@@ -50,7 +51,7 @@ def onsets(lines: Sequence[Line]) -> Figure:
             curve(axes, [row], *ends, across=True, linestyle="", **marks)
         if each.alarm is not None:
             axes.plot(each.alarm, row, "|", color=marks["color"], markersize=11, alpha=0.7)
-    axes.set_yticks(range(len(lines)), [f"{each.arm}, seed {each.seed}" for each in lines])
+    axes.set_yticks(range(len(lines)), names)
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.set_xlim(0, max(each.steps for each in lines) + 1)
     axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))

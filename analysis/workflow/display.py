@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from analysis.display import figures, markup
-from analysis.display.figures import DRAWN, blank, plain, style
+from analysis.display.figures import DRAWN, blank, broken, plain, style
 from analysis.display.markup import (
     TEXTS,
     folded,
@@ -172,7 +172,9 @@ def over_rewards(workflow: Workflow) -> Figure | None:
         figures.curve(axes, rows, *ends, across=True, **marks)
         axes.plot(part["planted"], rows, "D", mfc="none", color=other, label="planted")
         axes.set(
-            title=plain(arm), xlabel="judge - truth per call", ylim=(-0.6, len(operators) - 0.4)
+            title=broken(arm),
+            xlabel="judge - truth per call",
+            ylim=(-0.6, len(operators) - 0.4),
         )
         axes.set_yticks(range(len(operators)), [plain(name) for name in operators])
     figures.outside_legend(drawn, panels)

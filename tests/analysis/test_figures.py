@@ -7,7 +7,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from analysis.display.figures import looks
+from analysis.display import svg
+from analysis.display.figures import NAME, TITLE, broken, looks, row_names
 from analysis.drift import estimate as drift
 from analysis.drift import figures
 from analysis.onset import display as onset_display
@@ -44,6 +45,27 @@ def test_learning_has_a_panel_per_arm_with_both_curves_and_bars(evidence):
         assert len(visible_lines(axes)) == 2 and len(axes.collections) == 2
         assert axes.get_xlabel() == "training step"
     assert figure.axes[2].lines[0].get_ydata()[-1] == pytest.approx(0.41 + 0.46)
+
+
+def test_a_long_name_is_broken_where_a_reader_would():
+    arm = "sim-dose, trainer.beta=0.0, correction.without.0=(absent)"
+    assert broken("sim-fair") == "sim-fair" and broken("a $b") == r"a \$b"
+    assert broken(arm) == "sim-dose, trainer.beta=0.0,\ncorrection.without.0=(absent)"
+    labels, high = row_names(["sim-fair", arm, "x" * (2 * NAME)])
+    rows = ["sim-dose,", "trainer.beta=0.0,", "correction.without.0=", "(absent)"]
+    assert labels == ["sim-fair", "\n".join(rows), "\n".join(["x" * NAME] * 2)]
+    assert high == 2.5 and row_names(["sim-fair"])[1] == row_names([])[1] == 1
+    assert broken(f"{'y' * TITLE} z") == f"{'y' * TITLE}\nz"
+    assert broken(f"{'y' * (TITLE - 2)} z") == f"{'y' * (TITLE - 2)} z"
+
+
+def test_panels_keep_their_place_beside_long_names(evidence):
+    """matplotlib warns where it has none to give, and warnings are errors here."""
+    table = evidence.feature_shifts
+    long = {arm: f"{arm}, " + "trainer.learning_rate=0.0006, " * 3 for arm in evidence.arms}
+    figure = figures.shifts(table.assign(arm=table["arm"].map(long)), long["sim-fair"])
+    assert len(svg.panels(figure, "shifts")) == 2
+    assert all(axes.get_position().width > 0.1 for axes in figure.axes)
 
 
 def test_gap_and_behaviour_have_a_line_per_arm_and_a_unit(evidence):
