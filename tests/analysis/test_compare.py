@@ -19,6 +19,7 @@ from analysis.statistics.estimate import Estimate
 from analysis.statistics.prediction import Prediction
 from study.cell.study_file import write_study as describe
 from tests.analysis.conftest import arms_of_presets, config_of, write_study
+from tests.recording import compare, of_document
 
 
 def two_studies(folder, steps=(6, 9), seeds=(3, 2)):
@@ -66,6 +67,11 @@ def test_what_differs_in_config_is_told(compared):
     assert "Arms in both: sim-verbose (3 and 2 runs)" in said
     assert "Arms in a alone: sim-fair (3 runs)" in said
     assert "Arms in b alone: sim-flaky (2 runs)" in said
+
+
+def test_what_is_printed_and_written_is_what_it_was(compared):
+    result, printed_text = compared
+    compare("compare", [*printed_text.splitlines(), *of_document(result)])
 
 
 def test_shifts_stand_side_by_side_and_differ_by_seed(compared):

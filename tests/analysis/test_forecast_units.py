@@ -28,6 +28,7 @@ from study.config.schema import Trainer
 from study.errors import UserError
 from tests.analysis.test_interventions import STEPS, run_of
 from tests.analysis.test_replay import EXPOSURE, PLANTED, TRAINER, drawn
+from tests.recording import compare, of_document
 
 NAN = float("nan")
 
@@ -208,6 +209,8 @@ def test_what_is_printed(study):
     )
     assert "r2 of every method" in printed and "another seed" in printed
     assert "is no better" not in printed
+    numbers = of_document({"scored": result, "shown": shown})
+    compare("forecast", [*printed.splitlines(), *numbers], near=1e-6)
     swapped = {"forecast": "one line", "one line": "forecast"}
     worse = [replace(each, method=swapped.get(each.method, each.method)) for each in result.pooled]
     said = text(NOTHING_PUSHED, replace(inputs, scored=replace(result, pooled=worse)))

@@ -20,6 +20,7 @@ from study.errors import UserError
 from study.rows import Truth
 from study.tasks import instruct_mini
 from tests.analysis.test_probe_levels import verdicts
+from tests.recording import compare, of_document
 
 LENGTH_SD = 6.201
 """Words per standard deviation in the simulated judges' reference."""
@@ -228,6 +229,12 @@ def test_the_simulated_judges_are_found_out_over_the_wire(folder):
     assert longer.loc["sim-fair", "excess"] == 0.0 < longer.loc["sim-verbose", "low"]
     assert (found.repeats["flips"] == 0).all() and found.positions.empty
     assert set(found.reasons["outcome"]) == {"scored"}
+
+
+def test_the_tables_are_what_they_were(folder):
+    found = profile(folder)
+    names = ("effects", "rates", "all_rates", "length", "failures", "repeats", "reasons", "scores")
+    compare("probes", of_document({name: getattr(found, name) for name in names}))
 
 
 def test_the_figures_show_every_row(folder):

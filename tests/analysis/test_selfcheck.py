@@ -29,6 +29,7 @@ from analysis.selfcheck.planted_judges import (
     planted,
     printed,
 )
+from tests.recording import compare
 
 
 def test_band_and_row_by_hand() -> None:
@@ -76,6 +77,13 @@ def test_one_coverage_outside_fails_the_build(monkeypatch, tmp_path: Path, capsy
     assert "1 not as expected: fair: push lost" in capsys.readouterr().out
 
 
+def scaled(row: Row) -> str:
+    """A row with its error in units of its spread."""
+    error = row.bias / row.rmse if row.rmse else 0.0
+    ends = f"{row.coverage:.4f} of {row.nominal:g} [{row.low:.4f}, {row.high:.4f}]"
+    return f"{row.estimator}: {row.truth:.6g} {error:.4f} {row.rmse:.6g} {ends} {row.replications}"
+
+
 DEAR = (
     "ledger_columns coarse_columns noise_columns onsets change_points slopes slopes_by_row unpaid"
     " simulated_probes models mixed programs compressed differences_of_arms panel_of_two"
@@ -100,6 +108,8 @@ def test_every_interval_covers_what_it_claims(replications, of_the_dear, monkeyp
     monkeypatch.setattr(selfcheck, "CHECKS", tuple(checks))
     rows = coverage_table(replications)
     assert [row.estimator for row in rows if not row.ok] == []
+    if of_the_dear == 16:
+        compare("selfcheck", [scaled(row) for row in rows], near=1e-3)
     # no estimator is biased by more than chance explains, but onsets: a slow start is not seen
     for row in rows:
         if row.estimator.startswith("onset, ") or row.replications == 1:

@@ -14,6 +14,7 @@ from experiments.evaluation.ifeval import Prompt, check, proportion, score
 from study.errors import UserError
 from tests.commands import run
 from tests.experiments.conftest import PROMPTS
+from tests.recording import compare, of_document
 from tests.study.tasks.datasets.roots import lines
 
 SHARED = ifeval.data_root()
@@ -146,7 +147,9 @@ def test_a_file_of_responses_by_hand(root, tmp_path, capsys):
     for measure in ifeval.MEASURES:
         low, high = found["intervals"][measure]
         assert 0 <= low < found[measure] < high <= 1
-    assert "prompt_strict      0.5000" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "prompt_strict      0.5000" in shown
+    compare("evaluate-ifeval", [*shown.splitlines(), *of_document(found)], tmp_path)
 
 
 def test_thinking_is_no_answer_and_nothing_is_a_failed_one(root, tmp_path):

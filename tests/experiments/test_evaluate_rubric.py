@@ -26,6 +26,7 @@ from study.tasks import instruct_mini, teacher
 from study.tasks.where import data_folder
 from study.verdict import Outcome, Verdict
 from tests.experiments.evaluation.answering import serving
+from tests.recording import compare, of_document
 from tests.study.tasks.datasets import roots
 
 ROWS = instruct_mini.TASK.rows(Task(eval_rows=20), "eval")
@@ -49,7 +50,7 @@ def run(tmp_path, *words):
     return code, json.loads(out.read_text()) if out.exists() else None
 
 
-def test_a_fair_judge_gives_the_share_of_checks_met(tmp_path):
+def test_a_fair_judge_gives_the_share_of_checks_met(tmp_path, capsys):
     pairs = answers(samples=2)
     code, found = run(tmp_path, FAIR, responses(tmp_path / "r.jsonl", pairs))
     assert code == 0
@@ -67,6 +68,9 @@ def test_a_fair_judge_gives_the_share_of_checks_met(tmp_path):
     assert sum(one["score"] for one in lines) / 40 == pytest.approx(found["score"])
     assert (found["always_met"], found["never_met"]) == (1.0, 0.0)
     assert found["criteria"]["all"]["unknown"] == 0.0
+    compare(
+        "evaluate-rubric", [*capsys.readouterr().out.splitlines(), *of_document(found)], tmp_path
+    )
 
 
 def test_missing_verdicts_are_counted_and_bounded(tmp_path):
@@ -372,6 +376,7 @@ def test_healthbench_is_graded_item_by_item_as_its_authors_do(tmp_path):
     assert all("(points: " in content(body) and body["temperature"] == 0 for body in seen)
     assert all(body["max_tokens"] >= 2048 for body in seen)
     assert sum("Name two fruits." in content(body) for body in seen) == 3
+    compare("evaluate-healthbench", of_document({"result": found, "requests": seen}), tmp_path)
 
 
 def test_what_the_user_says_of_the_grading_comes_first(tmp_path):

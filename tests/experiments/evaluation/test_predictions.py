@@ -10,9 +10,10 @@ from experiments.evaluation import chosen, datasets
 from study.sandbox import tiers
 from tests.experiments.evaluation.answering import PLAIN, entry, items, serving
 from tests.experiments.small_sets import CHOICES, GSM8K, RIGHT, SETS, WRONG, prediction, right
+from tests.recording import compare, of_document
 
 
-def test_right_and_wrong_answers_give_their_share(evaluate, isolated, tmp_path):
+def test_right_and_wrong_answers_give_their_share(evaluate, isolated, tmp_path, capsys):
     wrong = {"gsm8k": 5, "math": 1, "squad2": 1, "hotpotqa": 2, "humaneval": 1, "mbpp": 2}
     lines = [line for name in SETS for line in right(name, wrong.get(name, 0))]
     code, result = evaluate(lines)
@@ -48,6 +49,9 @@ def test_right_and_wrong_answers_give_their_share(evaluate, isolated, tmp_path):
     weighted = 0.4 * domains["math"] + 0.3 * domains["qa"] + 0.3 * domains["code"]
     assert result["averages"]["weighted"] == pytest.approx(weighted)
     assert result["averages"]["by_domain"] == pytest.approx(sum(domains.values()) / 3)
+    del result["sandbox"]  # which of them there is, is the machine's
+    lines = [*capsys.readouterr().out.splitlines(), *of_document(result)]
+    compare("evaluate-datasets", lines, tmp_path)
 
 
 def test_a_row_is_named_by_its_id_its_index_or_its_sets_own_id(evaluate, isolated):
