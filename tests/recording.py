@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pandas as pd
@@ -22,8 +23,10 @@ from tests.conftest import Page
 RECORDED = Path(__file__).with_name("recorded")
 """A file for each name."""
 NUMBER = re.compile(r"(?<![\w.])[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?(?![\w])")
-LONG = 500
-"""Letters of a text whose beginning alone is kept."""
+SHOWN, LONG = 6, 500
+"""Texts of a column that are kept, and letters of one whose beginning alone is; a checksum stands
+for the rest."""
+PATHS = re.compile(r"/[\w./-]+")
 CELL = re.compile(r"(-s\d)-[0-9a-f]{10}\b")
 CLOSE = 1e-4
 """Largest share by which two numbers differ that are the same: fits stop at a tolerance."""
@@ -70,8 +73,11 @@ def summary(name: str, values: Sequence[Any]) -> str:
         sizes = (np.array(numbers, dtype=float) + 2 * np.abs(numbers)) / 3
         places = np.sqrt(np.arange(1, 1 + len(sizes)))
         line += f", {np.mean(sizes):.6g}, {np.mean(sizes * places):.6g}"
-    first = [text if len(text) < LONG else text[:60] for text in list(dict.fromkeys(texts))[:6]]
-    return " ".join([f"{line},", *first] if texts else [line]).replace("\n", " ")
+    distinct = list(dict.fromkeys(texts))
+    shown = [text if len(text) < LONG else text[:60] for text in distinct[:SHOWN]]
+    if len(distinct) > SHOWN or any(len(text) >= LONG for text in distinct):
+        shown.append(f"... {crc32(PATHS.sub('', repr(texts)).encode()):08x}")
+    return " ".join([f"{line},", *shown] if texts else [line]).replace("\n", " ")
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -6,7 +6,6 @@ over the steps by arm; a judge pays the truth, its doses, and noise. Some verdic
 judge scores along, and held-out rows were answered before training, at its middle and at its end.
 """
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +16,6 @@ from study.cell import study_file
 from study.cell.folder import CellFolder
 from study.cell.merged import merge_cell
 from study.cell.records import EVALUATIONS, OPTIONAL, ROLLOUT
-from study.config.compose import load_judge
 from study.features import BEHAVIOURS, features
 from study.rewards.advantages import advantages
 from tests.analysis.conftest import VERDICT, rollout_row, run_config, schema, write_head, write_part
@@ -55,10 +53,10 @@ class Arm(NamedTuple):
 
 ARMS = {
     "fair": Arm("sim-fair", {}, -0.2, 0.02),
-    "short dose": Arm("sim-dose", {"length": 0.05}, 0.5, 0.01),
-    "long dose": Arm("sim-dose", {"length": 0.2}, 1.1, -0.01),
+    "short-dose": Arm("sim-dose", {"length": 0.05}, 0.5, 0.01),
+    "long-dose": Arm("sim-dose", {"length": 0.2}, 1.1, -0.01),
     "flattery": Arm("sim-flattery", {"flattery": 0.3}, 0.2, -0.02),
-    "held back": Arm("sim-flattery", {"flattery": 0.3}, 0.1, 0.01, {"trainer": {"beta": 0.05}}),
+    "held-back": Arm("sim-flattery", {"flattery": 0.3}, 0.1, 0.01, {"trainer": {"beta": 0.05}}),
     "without": Arm("sim-flattery", {"flattery": 0.3}, 0.1, 0.0, {"correction": WITHOUT}),
 }
 COLUMNS = schema(
@@ -79,8 +77,10 @@ def write_drifting(folder: Path) -> Path:
 
 def _write_cell(study: Path, arm: str, seed: int, rng: np.random.Generator) -> None:
     judge, doses, *_, settings = ARMS[arm]
-    preset = json.loads(json.dumps(dataclasses.asdict(load_judge(judge))))
-    preset["simulated"]["doses"] = doses
+    preset = {
+        **{"name": judge, "family": "simulated", "size": "rule", "endpoint": {"model": judge}},
+        **{"grading": {"name": "likert"}, "simulated": {"doses": doses}, "on_failure": "unscored"},
+    }
     config = run_config(study, seed, preset, "instruct-mini", arm=arm)
     config["reward"] = {"name": "judge"}
     config["policy"] = {"name": "tiny", "family": "llama", "size": "0.9M"}
@@ -90,7 +90,7 @@ def _write_cell(study: Path, arm: str, seed: int, rng: np.random.Generator) -> N
     }
     for key, values in settings.items():
         config[key] = {**config.get(key, {}), **values}
-    cell = write_head(study / arm.replace(" ", "-"), config, STEPS)
+    cell = write_head(study / judge, config, STEPS)
     (cell / "environment.json").write_text(json.dumps({"git": {"commit": "0123456789abcdef"}}))
     lines = []
     for step in range(1, STEPS + 1):

@@ -376,7 +376,11 @@ def test_healthbench_is_graded_item_by_item_as_its_authors_do(tmp_path):
     assert all("(points: " in content(body) and body["temperature"] == 0 for body in seen)
     assert all(body["max_tokens"] >= 2048 for body in seen)
     assert sum("Name two fruits." in content(body) for body in seen) == 3
-    compare("evaluate-healthbench", of_document({"result": found, "requests": seen}), tmp_path)
+    compare(
+        "evaluate-healthbench",
+        of_document({"result": found, "requests": sorted(seen, key=str)}),
+        tmp_path,
+    )
 
 
 def test_what_the_user_says_of_the_grading_comes_first(tmp_path):
