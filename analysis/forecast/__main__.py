@@ -78,7 +78,10 @@ def main(options: Options) -> int:
         runs_dir=options.runs_dir,
     )
     return show(
-        options, result.numbers(), lambda: str(result), lambda: figure(result.pushes.pushes)
+        options,
+        result.numbers(),
+        lambda: str(result),
+        lambda: figure(result.pushes.pushes, result.units.shifts),
     )
 
 

@@ -9,15 +9,25 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.display.figures import blank, curve, looks, style
+from analysis.display.figures import (
+    blank,
+    curve,
+    grid,
+    looks,
+    outside_legend,
+    row_names,
+    style,
+)
 from analysis.display.printed import aligned
 from analysis.forecast.baselines import ORACLES, SIMPLER
 from analysis.forecast.estimate import Push, Pushes
 from analysis.forecast.order import Order
 from analysis.forecast.scores import MOVES, Scored
+from analysis.forecast.start import TRUTH
 from analysis.forecast.study import InUnits
-from analysis.forecast.units import FORECAST
+from analysis.forecast.units import FORECAST, Forecast
 from analysis.statistics.estimate import Estimate, columns
+from study.features import unit
 from study.screen import plural
 
 SHOWN = 4
@@ -202,9 +212,14 @@ def moved_most(lines: Iterable[Push]) -> list[str]:
 
 
 @style()
-def figure(lines: Sequence[Push]) -> Any:
-    """The forecast push on the four behaviours that judges differ on most, with intervals."""
+def figure(pushes: Sequence[Push], shifts: Sequence[Forecast] = ()) -> Any:
+    """Forecast shifts beside what came; the forecast pushes where there are none in units."""
+    known = [line for line in shifts if math.isfinite(line.predicted.value)]
+    return _shifts_figure(known) if known else _pushes_figure(pushes)
 
+
+def _pushes_figure(lines: Sequence[Push]) -> Any:
+    """The forecast push on the four behaviours that judges differ on most, with intervals."""
     names = moved_most(lines)
     judges = sorted({line.judge for line in lines})
     size = (3.2 * len(names), 0.9 + 0.32 * len(judges))
@@ -221,4 +236,40 @@ def figure(lines: Sequence[Push]) -> Any:
         panel.set(title=name, xlabel="Cov(advantage, behaviour)")
         panel.set_yticks(range(len(judges)), judges)
     panels[0][0].set_ylim(len(judges) - 0.4, -0.6)
+    return drawn
+
+
+def _shifts_figure(lines: Sequence[Forecast]) -> Any:
+    """Forecast shifts of the truth and of the behaviours in which they differ most, each with the
+    interval of one run, and below it, hollow, the mean of the runs of a judge that was trained."""
+    by_feature: dict[str, dict[str, Forecast]] = {}
+    for line in lines:
+        by_feature.setdefault(line.feature, {})[line.arm] = line
+    spread = {
+        name: np.ptp([line.sds for line in of_feature.values()])
+        for name, of_feature in by_feature.items()
+    }
+    names = sorted(by_feature, key=lambda name: (name != TRUTH, -spread[name]))[:SHOWN]
+    judges = sorted({line.arm for line in lines})
+    labels, high = row_names(judges)
+    drawn, panels = grid(len(names), height=1.1 + 0.36 * high * len(judges))
+    look = looks(judges)
+    for panel, name in zip(panels, names, strict=True):
+        panel.axvline(0, color="0.3", linewidth=1)
+        for place, judge in enumerate(judges):
+            if (line := by_feature[name].get(judge)) is None:
+                continue
+            for apart, estimate, label, filling in (
+                (-0.15, line.predicted, "forecast", {}),
+                (0.15, line.observed, "observed", {"markerfacecolor": "white"}),
+            ):
+                marks: Any = {"color": look[judge]["color"], "marker": "o", **filling}
+                ends = [estimate.value], [estimate.low], [estimate.high]
+                curve(
+                    panel, [place + apart], *ends, across=True, linestyle="", label=label, **marks
+                )
+        panel.set(title=name, xlabel=f"shift ({'score' if name == TRUTH else unit(name)})")
+        panel.set_yticks(range(len(judges)), labels)
+        panel.set_ylim(len(judges) - 0.5, -0.5)
+    outside_legend(drawn, panels, colour="0.3")
     return drawn

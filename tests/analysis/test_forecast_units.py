@@ -12,7 +12,7 @@ from scipy import stats
 from analysis.forecast import units
 from analysis.forecast.baselines import SIMPLER, simple
 from analysis.forecast.candidates import Candidates, family, pushed
-from analysis.forecast.display import text
+from analysis.forecast.display import figure, text
 from analysis.forecast.estimate import Push, Pushes
 from analysis.forecast.fit import drifts, replayed
 from analysis.forecast.replay import Follows, Pay
@@ -22,7 +22,7 @@ from analysis.forecast.start import bias_of, start_of
 from analysis.forecast.study import InUnits
 from analysis.forecast.units import Fitted, Trained, fitted
 from analysis.statistics.agreement import icc_family
-from analysis.statistics.estimate import Estimate
+from analysis.statistics.estimate import NO_ESTIMATE, Estimate
 from study.config.compose import load_judge
 from study.config.schema import Trainer
 from study.errors import UserError
@@ -215,6 +215,29 @@ def test_what_is_printed(study):
     worse = [replace(each, method=swapped.get(each.method, each.method)) for each in result.pooled]
     said = text(NOTHING_PUSHED, replace(inputs, scored=replace(result, pooled=worse)))
     assert "The forecast is no better than one line, whose mean r2 is 0." in said
+
+
+def test_the_figure_has_forecast_and_observed_of_each_judge(study):
+    judges, runs, of = study
+    lines = units.beside_observed(units.forecasts(of, STUDY, judges), judges, runs)
+    lines[0] = replace(lines[0], predicted=NO_ESTIMATE)
+    axes = figure([], lines).axes
+    assert axes[0].get_title("left") == "truth" and axes[0].get_xlabel() == "shift (score)"
+    known = {(line.arm, line.feature): line for line in lines[1:]}
+    for panel in axes:
+        labels = [label.get_text() for label in panel.get_yticklabels()]
+        assert labels == sorted(judges.arms)
+        shown = [line for line in panel.lines if line.get_marker() == "o"]
+        points = [(line.get_xdata()[0], line.get_markerfacecolor() == "white") for line in shown]
+        expected = [
+            (estimate.value, estimate is line.observed)
+            for judge in labels
+            if (line := known.get((judge, panel.get_title("left"))))
+            for estimate in (line.predicted, line.observed)
+        ]
+        assert points == [(pytest.approx(value), hollow) for value, hollow in expected]
+    legend = [text.get_text() for text in axes[0].figure.legends[0].get_texts()]
+    assert legend == ["forecast", "observed"]
 
 
 def test_simple_forecasts_by_hand():
