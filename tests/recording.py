@@ -2,8 +2,8 @@
 
 This is no oracle: nothing here shows that a number is right, and the tests beside it do that. It
 tells that one has changed, wherever it stands. Numbers may differ in their last digits, as
-processors do. Where a change was meant, ``RECORD=1`` before the command writes the files again, and
-their difference is read before it is kept.
+processors do. Where a change was meant, ``JUDGEDRIFT_RECORD=1`` before the command writes the files
+again; such a run fails wherever something is written, so that its difference is read.
 """
 
 import os
@@ -33,15 +33,13 @@ CLOSE = 1e-4
 
 
 def compare(name: str, lines: Sequence[str], runs: Path | None = None, near: float = 1e-9) -> None:
-    """The lines are those on record, or are put there. ``runs`` is a folder whose name is no part
-    of them, ``near`` how far two numbers may be apart that are the same."""
+    """Fail where the lines are not those on record. ``runs`` is a folder whose name is no part of
+    them, ``near`` how far two numbers may be apart that are the same."""
     text = "\n".join(line.rstrip() for line in lines) + "\n"
     text = text if runs is None else text.replace(str(runs), "RUNS")
     text = CELL.sub(r"\1-CELL", text)
     path = RECORDED / f"{name}.txt"
-    if os.environ.get("RECORD"):
-        path.write_text(text)
-    recorded = path.read_text().splitlines()
+    recorded = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     shown = text.splitlines()
     changed = [
         f"{path.name}:{place + 1}\n  was {old}\n  is  {new}"
@@ -50,6 +48,9 @@ def compare(name: str, lines: Sequence[str], runs: Path | None = None, near: flo
     ]
     if len(shown) != len(recorded):
         changed.append(f"{path.name} has {len(shown)} lines, and {len(recorded)} on record")
+    if changed and os.environ.get("JUDGEDRIFT_RECORD"):
+        path.write_text(text, encoding="utf-8")
+        changed.append(f"{path.name} is written again.")
     if changed:
         pytest.fail("\n".join(changed), pytrace=False)
 
@@ -83,7 +84,7 @@ def summary(name: str, values: Sequence[Any]) -> str:
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """The numbers and texts of a document, a record, a table or an array, each with its path, in
     which places in a list are left out."""
-    if is_dataclass(value):
+    if is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in fields(value)}
     elif isinstance(value, np.ndarray | np.generic):
         value = value.tolist()

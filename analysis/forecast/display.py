@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -14,6 +14,7 @@ from analysis.display.figures import (
     curve,
     grid,
     looks,
+    marks_of,
     outside_legend,
     row_names,
     style,
@@ -29,6 +30,9 @@ from analysis.forecast.units import FORECAST, Forecast
 from analysis.statistics.estimate import Estimate, columns
 from study.features import unit
 from study.screen import plural
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 SHOWN = 4
 """Behaviours that are shown in full: those that the judges differ on most."""
@@ -71,7 +75,7 @@ def _pushes(result: Pushes) -> list[str]:
         f"Push in SDs of each behaviour, {_where(result)}:",
         table.pivot(index="judge", columns="feature", values="in_sds").round(3).to_string(),
     ]
-    for name in moved_most(result.pushes):
+    for name in moved_most((line.feature, line.in_sds) for line in result.pushes):
         heading = "push [95 % t interval over prompts], rank [95 % over prompts drawn again]"
         lines.append(f"\n{name}: {heading}")
         pushes = {line.judge: line.push for line in result.pushes if line.feature == name}
@@ -202,11 +206,11 @@ def _no_better(r2_by_method: pd.Series) -> list[str]:
     ]
 
 
-def moved_most(lines: Iterable[Push]) -> list[str]:
-    """The behaviours on which judges differ most, in SDs, the widest first."""
+def moved_most(sds: Iterable[tuple[str, float]]) -> list[str]:
+    """The behaviours on which judges differ most, the widest first, of (behaviour, SDs) pairs."""
     by_feature: dict[str, list[float]] = {}
-    for line in lines:
-        by_feature.setdefault(line.feature, []).append(line.in_sds)
+    for feature, value in sds:
+        by_feature.setdefault(feature, []).append(value)
     spread = {name: float(np.ptp(v)) for name, v in by_feature.items() if np.isfinite(v).all()}
     return sorted(spread, key=lambda name: -spread[name])[:SHOWN]
 
@@ -220,7 +224,7 @@ def figure(pushes: Sequence[Push], shifts: Sequence[Forecast] = ()) -> Any:
 
 def _pushes_figure(lines: Sequence[Push]) -> Any:
     """The forecast push on the four behaviours that judges differ on most, with intervals."""
-    names = moved_most(lines)
+    names = moved_most((line.feature, line.in_sds) for line in lines)
     judges = sorted({line.judge for line in lines})
     size = (3.2 * len(names), 0.9 + 0.32 * len(judges))
     drawn = blank(*size)
@@ -231,8 +235,7 @@ def _pushes_figure(lines: Sequence[Push]) -> Any:
         of_feature = {line.judge: line.push for line in lines if line.feature == name}
         for place, judge in enumerate(judges):
             push = of_feature[judge]
-            marks: Any = {"color": look[judge]["color"], "marker": "o", "linestyle": ""}
-            curve(panel, [place], [push.value], [push.low], [push.high], across=True, **marks)
+            _mark(panel, place, push, {"color": look[judge]["color"], "marker": "o"})
         panel.set(title=name, xlabel="Cov(advantage, behaviour)")
         panel.set_yticks(range(len(judges)), judges)
     panels[0][0].set_ylim(len(judges) - 0.4, -0.6)
@@ -242,34 +245,29 @@ def _pushes_figure(lines: Sequence[Push]) -> Any:
 def _shifts_figure(lines: Sequence[Forecast]) -> Any:
     """Forecast shifts of the truth and of the behaviours in which they differ most, each with the
     interval of one run, and below it, hollow, the mean of the runs of a judge that was trained."""
-    by_feature: dict[str, dict[str, Forecast]] = {}
+    by_feature: dict[str, list[Forecast]] = {}
     for line in lines:
-        by_feature.setdefault(line.feature, {})[line.arm] = line
-    spread = {
-        name: np.ptp([line.sds for line in of_feature.values()])
-        for name, of_feature in by_feature.items()
-    }
-    names = sorted(by_feature, key=lambda name: (name != TRUTH, -spread[name]))[:SHOWN]
+        by_feature.setdefault(line.feature, []).append(line)
+    moved = [TRUTH, *moved_most((line.feature, line.sds) for line in lines)]
+    names = [name for name in dict.fromkeys(moved) if name in by_feature][:SHOWN]
     judges = sorted({line.arm for line in lines})
     labels, high = row_names(judges)
     drawn, panels = grid(len(names), height=1.1 + 0.36 * high * len(judges))
     look = looks(judges)
     for panel, name in zip(panels, names, strict=True):
         panel.axvline(0, color="0.3", linewidth=1)
-        for place, judge in enumerate(judges):
-            if (line := by_feature[name].get(judge)) is None:
-                continue
-            for apart, estimate, label, filling in (
-                (-0.15, line.predicted, "forecast", {}),
-                (0.15, line.observed, "observed", {"markerfacecolor": "white"}),
-            ):
-                marks: Any = {"color": look[judge]["color"], "marker": "o", **filling}
-                ends = [estimate.value], [estimate.low], [estimate.high]
-                curve(
-                    panel, [place + apart], *ends, across=True, linestyle="", label=label, **marks
-                )
+        for line in sorted(by_feature[name], key=lambda line: line.arm):
+            place, marks = judges.index(line.arm), marks_of(look[line.arm]) | {"marker": "o"}
+            hollow = marks | {"markerfacecolor": "white"}
+            _mark(panel, place - 0.15, line.predicted, marks | {"label": "forecast"})
+            _mark(panel, place + 0.15, line.observed, hollow | {"label": "observed"})
         panel.set(title=name, xlabel=f"shift ({'score' if name == TRUTH else unit(name)})")
         panel.set_yticks(range(len(judges)), labels)
         panel.set_ylim(len(judges) - 0.5, -0.5)
     outside_legend(drawn, panels, colour="0.3")
     return drawn
+
+
+def _mark(panel: Axes, place: float, each: Estimate, marks: dict[str, Any]) -> None:
+    ends = [each.value], [each.low], [each.high]
+    curve(panel, [place], *ends, across=True, linestyle="", **marks)

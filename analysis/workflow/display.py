@@ -188,7 +188,8 @@ def lost_truth(workflow: Workflow) -> Figure | None:
     arms = {n: arm.optimum for n, arm in workflow.arms.items() if arm.optimum.truth >= 0}
     if not arms:
         return None
-    drawn, axes = figures.single(figures.WIDTH, 0.5 * len(arms) + 1.4)
+    names, high = figures.row_names(arms)
+    drawn, axes = figures.single(figures.WIDTH, 0.5 * high * len(arms) + 1.4)
     look = figures.palette(2)
     for place, each in enumerate(arms.values()):
         axes.plot([each.first_truth, each.last_truth], [place, place], color=look[0])
@@ -201,7 +202,7 @@ def lost_truth(workflow: Workflow) -> Figure | None:
         for value, mark, label, colour, face in marks:
             named = "" if place else label
             axes.plot(value, place, mark, color=colour, mfc=face, markersize=8, label=named)
-    axes.set_yticks(range(len(arms)), [plain(name) for name in arms])
+    axes.set_yticks(range(len(arms)), names)
     axes.set(xlabel="expected truth of the programs", ylim=(-0.6, len(arms) - 0.4))
     figures.outside_legend(drawn, [axes])
     return drawn

@@ -7,7 +7,9 @@ judge scores along, and held-out rows were answered before training, at its midd
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +17,7 @@ import numpy as np
 from study.cell import study_file
 from study.cell.folder import CellFolder
 from study.cell.merged import merge_cell
-from study.cell.records import EVALUATIONS, OPTIONAL, ROLLOUT
+from study.cell.records import EVALUATIONS, ROLLOUT
 from study.features import BEHAVIOURS, features
 from study.rewards.advantages import advantages
 from tests.analysis.conftest import VERDICT, rollout_row, run_config, schema, write_head, write_part
@@ -48,7 +50,7 @@ class Arm(NamedTuple):
     doses: dict[str, float]
     words: float
     learned: float
-    settings: dict[str, Any] = {}  # noqa: RUF012 - a default that nobody changes
+    settings: Mapping[str, Any] = MappingProxyType({})
 
 
 ARMS = {
@@ -59,10 +61,8 @@ ARMS = {
     "held-back": Arm("sim-flattery", {"flattery": 0.3}, 0.1, 0.01, {"trainer": {"beta": 0.05}}),
     "without": Arm("sim-flattery", {"flattery": 0.3}, 0.1, 0.0, {"correction": WITHOUT}),
 }
-COLUMNS = schema(
-    ROLLOUT | OPTIONAL | {"component/reference_logprob": "float64"},
-    [*ROLLOUT, "component/reference_logprob"],
-)
+LOGGED = ROLLOUT | {"component/reference_logprob": "float64"}
+COLUMNS = schema(LOGGED, list(LOGGED))
 
 
 def write_drifting(folder: Path) -> Path:
@@ -161,15 +161,9 @@ def _step(
             failed = rng.random() < 0.04
             scores.append(np.nan if failed else score)
             row = rollout_row(step, group, member, f"{of}-{group}", text)
-            row |= {
-                "prompt": f"Prompt {group} of {of}",
-                "truth": truth,
-                "tokens": len(text.split()),
-            }
-            row |= {
-                "judge_score": None if failed else score,
-                "logprob_sum": -1.5 * len(text.split()),
-            }
+            tokens = len(text.split())
+            row |= {"prompt": f"Prompt {group} of {of}", "truth": truth, "tokens": tokens}
+            row |= {"judge_score": None if failed else score, "logprob_sum": -1.5 * tokens}
             row["component/reference_logprob"] = row["logprob_sum"] - 0.03 * late * member
             rollouts.append(row)
             head = {"rollout_id": row["rollout_id"], "step": step, "labels": [], "attempts": 1}

@@ -13,7 +13,6 @@ import pytest
 from analysis.forecast.__main__ import main
 from analysis.forecast.display import moved_most
 from analysis.forecast.estimate import (
-    Push,
     Rollouts,
     ask,
     first_rollouts,
@@ -107,12 +106,8 @@ def test_a_behaviour_without_a_push_has_no_rank():
 
 def test_what_judges_differ_on_most_is_told_first():
     spread = {"length": (0.1, 0.9), "tone": (0.0, 0.2), "emoji": (math.nan, 1.0)}
-    lines = [
-        Push("j", name, Estimate(value), value, 1, 0.0)
-        for name, both in spread.items()
-        for value in both
-    ]
-    assert moved_most(lines) == ["length", "tone"]
+    pairs = [(name, value) for name, both in spread.items() for value in both]
+    assert moved_most(pairs) == ["length", "tone"]
 
 
 def test_candidates_that_were_never_trained(small_study, tmp_path, answered):

@@ -14,6 +14,7 @@ import pytest
 
 from analysis.records import runs
 from analysis.report.writing import write_report
+from tests import recording
 from tests.analysis.drifting_study import write_drifting
 from tests.analysis.mixed_study import write_mixed
 from tests.analysis.program_study import write_programs
@@ -53,7 +54,22 @@ def test_what_tells_a_change_from_another_last_digit():
     assert of_document({"a": [{"b": 3}, {"b": None}]}) == ["/a/b: 2, 1 missing, 3, 3"]
 
 
-def asked(printed: Callable[..., str], command: str, study: Path, out: Path) -> list[str]:
+def test_a_change_fails_and_so_does_the_run_that_writes_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(recording, "RECORDED", tmp_path)
+    with pytest.raises(pytest.fail.Exception, match="2 lines, and 0 on record"):
+        compare("x", ["a 1", "b"])
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setenv("JUDGEDRIFT_RECORD", "1")
+    with pytest.raises(pytest.fail.Exception, match="written again"):
+        compare("x", ["a 1", "b"])
+    compare("x", ["a 1.00001", "b "])
+    monkeypatch.delenv("JUDGEDRIFT_RECORD")
+    with pytest.raises(pytest.fail.Exception, match=r"x\.txt:1\n  was a 1\n  is  a 2"):
+        compare("x", ["a 2", "b"])
+    assert (tmp_path / "x.txt").read_text() == "a 1\nb\n"
+
+
+def command_lines(printed: Callable[..., str], command: str, study: Path, out: Path) -> list[str]:
     """What a command prints, and a line for each column of what it writes."""
     module = importlib.import_module(f"analysis.{command}")
     if not hasattr(module, "main"):
@@ -89,7 +105,7 @@ def test_the_tables_of_the_report(report, drifting):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_what_a_command_prints_and_writes(command, printed, drifting, tmp_path):
     out = tmp_path / f"out.{'parquet' if command == 'ledger' else 'json'}"
-    compare(command, asked(printed, command, drifting, out), drifting.parent)
+    compare(command, command_lines(printed, command, drifting, out), drifting.parent)
 
 
 @pytest.mark.parametrize(
@@ -97,5 +113,5 @@ def test_what_a_command_prints_and_writes(command, printed, drifting, tmp_path):
 )
 def test_a_study_of_domains_and_one_of_programs(write, command, printed, unrendered, tmp_path):
     study = write(tmp_path / command, seeds=2)
-    lines = asked(printed, command, study, tmp_path / "out.json")
+    lines = command_lines(printed, command, study, tmp_path / "out.json")
     compare(command, [*lines, *words(write_report(study))], study.parent)
