@@ -125,11 +125,15 @@ class Asker:
         self._in_flight: dict[str, asyncio.Task[Fetched]] = {}
         self.in_batch = False
         """Whether equal questions are asked once, also where the first has its reply already."""
+        self.check_first = False
+        """Whether the model is checked before anything is sent to it."""
+        self._checking: asyncio.Task[None] | None = None
         self.closing = False
 
     async def fetch(self, key: str, ask: Callable[[], Coroutine[Any, Any, Fetched]]) -> Fetched:
         """The replies under ``key``: ``ask`` obtains new ones. Who asks for the same at the same
-        time shares them. Those that others have obtained are unread."""
+        time shares them. Those that others have obtained are unread.
+        Raises UserError: as `check`, where it was to come first."""
         shared = key in self._in_flight or self.closing
         if self._single_flight is not None and not shared:
             stored = await self._single_flight.find(key)
@@ -160,6 +164,9 @@ class Asker:
 
     async def _claim(self, key: str, ask: Callable[[], Coroutine[Any, Any, Fetched]]) -> Fetched:
         """Ask, unless another of the processes that share the store is asking already."""
+        if self.check_first:
+            self._checking = self._checking or asyncio.create_task(self.check())
+            await asyncio.shield(self._checking)
         if self._single_flight is None:
             return await ask()
         shared = await self._single_flight.claim(key)
@@ -187,7 +194,7 @@ class Asker:
     async def close(self) -> None:
         """Abort what is in flight and close all connections."""
         self.closing = True
-        await cancel(self._in_flight.values())
+        await cancel([*self._in_flight.values(), *([self._checking] if self._checking else [])])
         if self._single_flight is not None:
             await self._single_flight.close()
         await self.channel.wire.close()

@@ -195,13 +195,17 @@ class Session:
         ]
 
     def check(self) -> None:
-        """Check that this judge can be asked.
+        """Check that this judge can be asked: now, or with a store, before the first question that
+        the store does not answer, which raises then. What is all in the store needs no server.
 
         Raises:
             UserError: the key variable is missing, or the endpoint does not answer, does not
                 accept the key, or serves other models.
         """
-        self._loop.run(self._asker.check())
+        if self._store is None:
+            self._loop.run(self._asker.check())
+        else:
+            self._asker.check_first = True
 
     def close(self) -> None:
         """Abort what is in flight (its verdicts are ``aborted``) and close all connections."""

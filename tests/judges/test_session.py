@@ -221,6 +221,25 @@ def test_the_preflight_says_what_is_wrong_and_what_to_type(
         assert any(b"Bearer very-secret-value\r\n" in head for head in faults.headers)
 
 
+def test_what_is_all_in_the_store_needs_no_server(store: Store, faults, one_word) -> None:
+    items = [(row, "x") for row in ROWS]
+    with Session(http(faults.url("good")), store) as session:
+        session.check()
+        before = session.ask_many(items)
+        assert session.calls == len(items)
+    gone = http("http://127.0.0.1:1/v1")
+    with Session(gone, store) as session:
+        session.check()
+        after = session.ask_many(items)
+        assert session.calls == 0
+        with pytest.raises(UserError, match=":1/v1 does not answer"):
+            session.ask_many([*items, (ROWS[0], "y"), (ROWS[1], "y")])
+        assert session.calls == 0
+    scores = [[verdict.score for verdict in draws] for draws in before]
+    assert [[verdict.score for verdict in draws] for draws in after] == scores
+    assert all(verdict.from_cache for draws in after for verdict in draws)
+
+
 def test_a_count_of_tokens_beyond_64_bits_bricks_nothing(tmp_path, one_word, store) -> None:
     body = json.loads(GOOD)
     body["usage"]["prompt_tokens"] = 2**63
@@ -426,6 +445,7 @@ def test_a_refusal_of_everything_is_one_paragraph(faults, one_word, monkeypatch)
         assert isinstance(caught.value, UserError)
         assert "variable CANARY_KEY" in message and "judge.endpoint.model='m'" in message
         assert "very-secret" not in message and "\n" not in message
+        assert "(to check it, type: python -m judges.check judge=real)" in message
     for fault in ("good", "server_500", "hang", "forbidden_403:1"):
         with Session(http(faults.url(fault), max_concurrency=1), None) as session:
             session.ask_many([(ROWS[0], "x"), (ROWS[1], "y")])
