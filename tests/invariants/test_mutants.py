@@ -197,6 +197,7 @@ def test_what_a_run_of_chosen_tests_says(tree):
         copy.libraries = ()  # its three tests need none
         with copy.with_faults([fault]):
             assert copy.run(tests, limit_s=300.0).failed == (tests[1],)
+            (tree / "study" / "lib.py").write_text("raise ValueError")  # somebody works meanwhile
         assert (copy.folder / "study" / "lib.py").read_text() == TEXT
 
 

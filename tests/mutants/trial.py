@@ -80,7 +80,7 @@ class Tree:
     """What is imported before its runs are forked."""
 
     def __init__(self, root: Path, folder: Path) -> None:
-        self.root, self.folder = root, folder / "tree"
+        self.folder = folder / "tree"
         command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         listed = subprocess.run(command, cwd=root, capture_output=True, check=True).stdout
         for name in filter(None, listed.decode().split("\0")):
@@ -108,18 +108,19 @@ class Tree:
         by_path: dict[str, list[Fault]] = {}
         for fault in faults:
             by_path.setdefault(fault.path, []).append(fault)
-        stats = {}
+        before = {}
         for path, here in by_path.items():
             file = self.folder / path
-            stats[path] = file.stat()
+            before[file] = file.read_bytes(), file.stat()
             file.write_text(planted(file.read_text(), here))
         try:
             yield
         finally:
-            for path, stat in stats.items():
-                shutil.copy2(self.root / path, self.folder / path)
+            # as the copy had it: who edits the tree meanwhile changes no trial
+            for file, (content, stat) in before.items():
+                file.write_bytes(content)
                 # byte code is kept by time and size of its source: both are as they were
-                os.utime(self.folder / path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+                os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
     def run(self, tests: Sequence[str], limit_s: float) -> Run:
         """Run tests, node ids of pytest, in their order until one fails; at ``limit_s`` seconds
