@@ -360,6 +360,7 @@ def small_study(together, trained, tmp_path_factory) -> Path:
         if not whole.exists():
             done = trained(source, *SMALL_STUDY)
             assert done.returncode == 0, done.stdout + done.stderr
+            assert "was not written" not in done.stdout, done.stdout  # report and notebook
             whole.touch()
     runs_dir = tmp_path_factory.mktemp("runs")
     shutil.copytree(source, runs_dir, symlinks=True, dirs_exist_ok=True)

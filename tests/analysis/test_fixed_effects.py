@@ -47,6 +47,11 @@ def test_three_pairs_by_hand():
     assert found.r2 == pytest.approx(6 / 7)
     assert found.unique_K == pytest.approx([6 / 7])
     assert (found.n, found.groups, found.kept, found.free) == (6, 3, (0,), 2)
+    alone = fixed_effects(
+        np.append(y, 9.0), np.append(x, 7.0)[:, None], np.array(["a", "a", "b", "b", "c", "c", "d"])
+    )
+    assert (alone.n, alone.groups, alone.free, alone.clusters) == (6, 3, 2, 3)
+    assert (alone.coef_K, alone.se_K) == (pytest.approx(found.coef_K), pytest.approx(found.se_K))
 
 
 @pytest.mark.parametrize("columns", [1, 3])

@@ -120,6 +120,8 @@ def test_an_argument_with_a_key_is_refused_or_its_config_is(argument: str) -> No
         refuse_arguments(["judge=sim-fair", argument])
     except UserError as error:
         assert CANARY not in str(error) and "argument 2" in str(error)
+        where, _, kind = str(error).partition(" looks like it holds ")
+        assert not kind or (where.startswith("argument 2") and not kind.startswith("argument"))
         return
     value = argument.partition("=")[2]
     assert value.startswith("{"), "an argument passed that a config cannot be read from"

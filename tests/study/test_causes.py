@@ -11,6 +11,7 @@ from study.config.presets import (
     no_preset,
     preset_groups,
     preset_names,
+    unknown_name,
 )
 from study.config.schema import check_at
 from study.errors import UserError
@@ -130,6 +131,8 @@ def test_a_value_is_checked_at_its_key_and_few_names_are_offered() -> None:
     assert nearest("zzzzz", names) == []
     lists = [any_of(names) for names in (["a"], ["a", "b"], ["a", "b", "c"])]
     assert lists == ["a", "a or b", "a, b or c"]
+    whole, cut = (unknown_name("x", "a name", ["p", "q", "r"], most=most) for most in (3, 2))
+    assert whole.endswith("Legal are p, q, r.") and cut.endswith("Legal are p, q and 1 more.")
     for group in preset_groups():
         message = no_preset(group, "no-such-name")
         assert f"conf/{group}" in message and message.count(", ") <= 2 * NEAREST

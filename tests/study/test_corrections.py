@@ -52,6 +52,21 @@ def test_a_penalty_counts_sds_within_the_groups_of_the_step():
     assert behaviour.penalised(scores, words, [0.1]) == pytest.approx(scores - taken, nan_ok=True)
 
 
+def test_a_score_without_another_in_its_group_takes_no_part_in_a_regression():
+    """Two scores that differ by .4 where the feature differs by 2, a group of three that the slope
+    leaves a rest, and one score alone."""
+    scores = np.array([[0.1, 0.5, NAN], [0.2, 0.3, 0.7], [0.9, NAN, NAN]])
+    feature = np.array([[0.0, 2.0, 5.0], [1.0, 2.0, 3.0], [4.0, 8.0, 9.0]])[..., None]
+    left = behaviour.debiased(scores, feature)
+    # within groups: products .2 + .2 and .25 + .25, squares 1 + 1 and 1 + 1
+    slope = (0.2 + 0.2 + 0.5 * 0.5 * 2) / 4
+    assert left[0, :2] == pytest.approx([0.1 + slope, 0.5 - slope])
+    assert left[1] == pytest.approx([0.2 + slope, 0.3, 0.7 - slope])
+    assert left[2, 0] == 0.9
+    pair = behaviour.debiased(scores[::2], feature[::2])
+    assert pair == pytest.approx(scores[::2], nan_ok=True), "two scores less a mean and a slope"
+
+
 @given(SCORES, FEATURES)
 def test_a_penalty_leaves_the_mean_of_a_group(scores, features):
     again = behaviour.penalised(scores, features, [0.3, -0.2])

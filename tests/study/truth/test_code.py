@@ -255,7 +255,7 @@ def test_a_dead_sandbox_is_missing_and_forgotten(monkeypatch):
     broken = [tiers.Worker(["/bin/false"], {}) for _ in range(4)]
     real = tiers.start
     monkeypatch.setattr(tiers, "start", lambda tier: broken.pop() if broken else real(tier))
-    with Grader(1, limits=QUICK) as runner:
+    with Grader(1) as runner:
         assert score([TWICE] * 2, ["return 2 * n"] * 2, runner) == [None, None]
         assert sum(runner.faults.values()) == 1
         assert grade(runner, TWICE, "return 2 * n").correct
