@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.scale.fits import Line, exponent
-from benchmarks.scale.reading import Reading
 
 
 def draw(
     rows: Sequence[Any],
     start_s: float,
-    read: Sequence[Reading],
+    verdicts: Sequence[float],
+    points: Mapping[str, Sequence[float]],
     fits: Mapping[str, Line],
     goal: int,
 ) -> Any:
@@ -24,7 +24,9 @@ def draw(
     Args:
         rows: as `benchmarks.scale.page.measure` returns.
         start_s: CPU seconds of a cell besides its steps, taken off.
-        fits: of cpu_s and memory.
+        verdicts: of the studies whose reports were written.
+        points: cpu_s and memory of each.
+        fits: of both.
     """
     import matplotlib
 
@@ -40,7 +42,7 @@ def draw(
             (axes[0][0], [max(1e-9, c.cpu_s - start_s * c.cells) for c in costs.values()]),
             (axes[0][1], [c.fresh for c in costs.values()]),
         ):
-            slope, _ = exponent(list(costs), values)
+            slope = exponent(list(costs), values).slope
             middle = np.exp(np.mean(np.log(values)) - slope * np.mean(np.log(sizes)))
             colour = f"C{place}"
             axis.plot(sizes, values, "o", color=colour, markersize=4)
@@ -53,14 +55,14 @@ def draw(
         axis.set_xticks([1, 2, 4, 8], labels=["1", "2", "4", "8"])
         axis.minorticks_off()
         axis.legend(fontsize=7, title="exponent", title_fontsize=7)
-    there = np.array([each.verdicts for each in read])
+    there = np.array(verdicts)
     grid = np.geomspace(there.min(), goal, 60)
     for axis, name, unit, title in (
-        (axes[1][0], "cpu_s", 1.0, "numbers of a report, CPU seconds"),
-        (axes[1][1], "memory", 1e6, "numbers of a report, MB at most"),
+        (axes[1][0], "cpu_s", 1.0, "a report, CPU seconds"),
+        (axes[1][1], "memory", 1e6, "a report, MB at most"),
     ):
         estimates = np.array([fits[name].at(size) for size in grid]) / unit
-        axis.plot(there, [getattr(each, name) / unit for each in read], "ko", markersize=4)
+        axis.plot(there, np.array(points[name]) / unit, "ko", markersize=4)
         axis.plot(grid, estimates[:, 0], "C0", label=f"line, R2 {fits[name].r2:.3f}")
         low = np.maximum(estimates[:, 1], estimates[:, 0].min() / 10)
         axis.fill_between(grid, low, estimates[:, 2], alpha=0.2, label="95 % for one more run")

@@ -10,15 +10,33 @@ from scipy import stats
 from scipy.optimize import nnls
 
 LEVEL = 0.95
-"""Of the intervals of a prediction."""
+"""Of all intervals."""
 
 
-def exponent(sizes: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
-    """Slope of log(values) on log(sizes), by least squares, and R squared (1 where nothing
-    varies)."""
+@dataclass(frozen=True)
+class Power:
+    """The exponent of values = c * sizes^slope, with its interval of `LEVEL`."""
+
+    slope: float
+    r2: float
+    low: float
+    high: float
+
+    def describe(self) -> str:
+        return f"{self.slope:.2f} [{self.low:.2f}, {self.high:.2f}]"
+
+
+def exponent(sizes: Sequence[float], values: Sequence[float]) -> Power:
+    """Slope of log(values) on log(sizes), by least squares, with Student's interval of N - 2
+    degrees of freedom, and R squared. Needs three sizes or more; values that are all equal have the
+    exponent 0 without doubt."""
     logs = np.log(np.asarray(values, dtype=float))
+    if np.ptp(logs) == 0:
+        return Power(0.0, 1.0, 0.0, 0.0)
     fit = stats.linregress(np.log(np.asarray(sizes, dtype=float)), logs)
-    return float(fit.slope), float(fit.rvalue**2) if np.ptp(logs) > 0 else 1.0
+    half = float(stats.t.ppf((1 + LEVEL) / 2, len(logs) - 2) * fit.stderr)
+    slope = float(fit.slope)
+    return Power(slope, float(fit.rvalue**2), slope - half, slope + half)
 
 
 @dataclass(frozen=True)

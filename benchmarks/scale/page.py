@@ -1,25 +1,28 @@
 """Measures, fits and writes docs/scaling.md and its figure.
 
-    python -m benchmarks.scale.page [steps=100] [runs=16]
+    python -m benchmarks.scale.page [rounds=2] [decades=7]
 
-Trains about forty tiny cells under simulated judges, reads planted studies of 1, 2, 4 ... ``runs``
-runs of ``steps`` steps, and plans the full study: minutes on two quiet cores. Nothing of the page
-is typed by hand but its sentences.
+Trains about forty tiny cells under simulated judges, runs the commands that read a study on those
+of up to 10^``decades`` verdicts, and sweeps of up to 16 cells (`benchmarks.scale.growth`), and
+plans the full study: half an hour on two quiet cores. Nothing of the page is typed by hand but its
+sentences.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.race import read_sizes
-from benchmarks.scale import cells, figure, planned, reading
+from benchmarks.scale import cells, figure, growth, planned
 from benchmarks.scale.cells import Cost
 from benchmarks.scale.fits import Line, exponent, line, rates
+from benchmarks.scale.growth import Spent
 from study.system.files import write_text
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,7 +75,7 @@ def of_series(rows: Rows, what: str) -> Rows:
 
 
 def exponents(rows: Rows, start_s: float) -> str:
-    """The fitted exponents, with R squared in brackets."""
+    """The fitted exponents, with their intervals; alone where every point lies on the power."""
     columns: dict[str, Callable[[Cost], float]] = {
         "calls": lambda cost: cost.calls,
         "tokens in": lambda cost: cost.tokens_in,
@@ -88,7 +91,7 @@ def exponents(rows: Rows, start_s: float) -> str:
         members = of_series(rows, what)
         sizes = [times for _, times, *_ in members]
         fitted = (exponent(sizes, [read(row[3]) for row in members]) for read in columns.values())
-        body.append([what, *(f"{slope:.2f} ({r2:.2f})" for slope, r2 in fitted)])
+        body.append([what, *(power.describe() for power in fitted)])
     return table(["varied", *columns], body)
 
 
@@ -134,19 +137,65 @@ def against_plan(rows: Rows) -> tuple[str, dict[str, float]]:
     return table(head, body), fitted
 
 
-def report_table(read: Sequence[reading.Reading], fits: dict[str, Line]) -> str:
-    """What was read, and what the lines say of `GOAL` rows; none goes through wall seconds, which
-    are as much the machine's load as the report's."""
+def commands_table(spent: Sequence[Spent], series: str) -> str:
+    """CPU seconds of every command by the size of the study, and what the power is beyond the
+    start."""
+    members = [each for each in spent if each.series == series]
+    sizes = sorted({getattr(each, series) for each in members})
+    powers = growth.powers(spent, series)
+    body = []
+    for command, power in powers.items():
+        means = [
+            statistics.mean(
+                each.cpu_s
+                for each in members
+                if each.command == command and getattr(each, series) == size
+            )
+            for size in sizes
+        ]
+        exponent_words = power.describe() if power else "none"
+        body.append([command, *(f"{mean:.2f}" for mean in means), exponent_words])
+    head = ["command", *(f"{size:,}" for size in sizes), "exponent"]
+    return table(head, body)
+
+
+def reports_of(spent: Sequence[Spent]) -> list[Spent]:
+    """The reports of the series by verdicts."""
+    return [each for each in spent if (each.command, each.series) == ("report", "verdicts")]
+
+
+def report_table(spent: Sequence[Spent], fits: dict[str, Line]) -> str:
+    """What a report took, and what the lines say of `GOAL` rows; none goes through wall seconds,
+    which are as much the machine's load as the report's."""
     head = ["verdicts", "wall s", "CPU s", "memory MB"]
     body = [
-        [f"{r.verdicts:,}", f"{r.wall_s:.1f}", f"{r.cpu_s:.1f}", f"{r.memory / 1e6:.0f}"]
-        for r in read
+        [f"{r.verdicts:,}", f"{r.wall_s:.1f}", f"{r.cpu_s:.1f}", f"{_memory(r) / 1e6:.0f}"]
+        for r in reports_of(spent)
     ]
     scale = {"cpu_s": 1.0, "memory": 1e6}
     ends = {n: [max(0.0, part / scale[n]) for part in fits[n].at(GOAL)] for n in scale}
     estimates = [f"{at:,.0f} [{low:,.0f}, {high:,.0f}]" for at, low, high in ends.values()]
     r2 = [f"{fits[name].r2:.3f}" for name in scale]
     return table(head, [*body, [f"{GOAL:,}, by the line", "", *estimates], ["R2", "", *r2]])
+
+
+def at_once_table(spent: Sequence[Spent]) -> str:
+    """Nine cells, so many at once: time, and what all processes hold together."""
+    head = ["cells at once", "wall s", "CPU s", "memory MB", "if nothing were shared, MB"]
+    body = [
+        [
+            each.command.split()[1],
+            *(f"{each.wall_s:.1f}", f"{each.cpu_s:.1f}"),
+            *(f"{each.memory.shared_once / 1e6:.0f}", f"{each.memory.each / 1e6:.0f}"),
+        ]
+        for each in spent
+        if each.series == "at once"
+    ]
+    return table(head, body)
+
+
+def _memory(spent: Spent) -> float:
+    return float(spent.memory.shared_once)
 
 
 def study_tables(row_bytes: float) -> tuple[str, str, str]:
@@ -193,15 +242,16 @@ def study_tables(row_bytes: float) -> tuple[str, str, str]:
 
 
 def main() -> None:
-    sizes = read_sizes(steps=100, runs=16)
+    sizes = read_sizes(rounds=2, decades=7)
     load = os.getloadavg()[0]
     started = time.perf_counter()
     rows = measure()
-    with tempfile.TemporaryDirectory(prefix="judgedrift-") as folder:
-        read = reading.readings(Path(folder), sizes["steps"], sizes["runs"])
-    verdicts = [each.verdicts for each in read]
+    spent = growth.measure(sizes["rounds"], sizes["decades"])
+    read = reports_of(spent)
+    verdicts = [float(each.verdicts) for each in read]
     fits = {
-        name: line(verdicts, [getattr(each, name) for each in read]) for name in ("cpu_s", "memory")
+        "cpu_s": line(verdicts, [each.cpu_s for each in read]),
+        "memory": line(verdicts, [_memory(each) for each in read]),
     }
     by_steps = [row[3] for row in of_series(rows, "steps")]
     start = line([cost.rollouts for cost in by_steps], [cost.cpu_s for cost in by_steps])
@@ -210,7 +260,8 @@ def main() -> None:
     places, judges, rate_table = study_tables(row_bytes.slope)
     unit_words = ", ".join(f"{1e3 * each:.3g} ms a {name}" for name, each in unit_s.items() if each)
     took = (time.perf_counter() - started) / 60
-    figure.draw(rows, max(0.0, start.start), read, fits, GOAL).savefig(
+    points = {"cpu_s": [each.cpu_s for each in read], "memory": [_memory(each) for each in read]}
+    figure.draw(rows, max(0.0, start.start), verdicts, points, fits, GOAL).savefig(
         FIGURE, metadata={"Date": None}
     )
     template = (Path(__file__).with_name("page.md")).read_text(encoding="utf-8")
@@ -225,14 +276,16 @@ def main() -> None:
         costs=costs(rows),
         against_plan=plan_table,
         units=unit_words,
-        report=report_table(read, fits),
+        report=report_table(spent, fits),
+        by_verdicts=commands_table(spent, "verdicts"),
+        by_cells=commands_table(spent, "cells"),
+        at_once=at_once_table(spent),
         places=places,
         judges=judges,
         rates=rate_table,
         row_bytes=f"{row_bytes.slope:.0f}",
         rollouts=f"{planned.ROLLOUTS:,}",
-        runs=sizes["runs"],
-        report_steps=sizes["steps"],
+        largest=f"{max(verdicts):,.0f}",
     )
     write_text(PAGE, filled)
     print(f"{PAGE} and {FIGURE.name}, in {took:.1f} minutes")

@@ -1,10 +1,15 @@
 """The arithmetic of the scaling page: fits, the rows that it varies, the study that it plans."""
 
+import os
+
 import numpy as np
 import pytest
 
-from benchmarks.scale import criteria, planned
+from analysis.records.frames import verdicts_frame
+from benchmarks.memory import Held, held
+from benchmarks.scale import criteria, growth, planned
 from benchmarks.scale.fits import exponent, line, rates
+from benchmarks.scale.written import Size, write
 from judges.grading import GRADINGS
 from study.config.schema import Task
 
@@ -12,15 +17,18 @@ from study.config.schema import Task
 @pytest.mark.parametrize("power", [0.0, 0.5, 1.0, 2.0])
 def test_the_exponent_of_a_power_law_is_recovered(power) -> None:
     sizes = np.array([1, 2, 4, 8])
-    assert exponent(sizes, 3.0 * sizes**power) == pytest.approx((power, 1.0))
+    fitted = exponent(sizes, 3.0 * sizes**power)
+    assert (fitted.slope, fitted.r2) == pytest.approx((power, 1.0))
+    assert fitted.low == pytest.approx(power) == fitted.high
 
 
 def test_a_power_law_that_is_none_has_a_lower_r2_and_rates_are_recovered() -> None:
-    slope, r2 = exponent([1, 2, 4, 8], [1, 8, 1, 8])
-    assert 0 < slope < 1 and r2 < 0.5
+    fitted = exponent([1, 2, 4, 8], [1, 8, 1, 8])
+    assert 0 < fitted.slope < 1 and fitted.r2 < 0.5
+    assert fitted.low < 0 and fitted.high > 1
     rows = [{"cell": 1, "step": step, "rollout": step * size} for step in (2, 9) for size in (3, 7)]
-    found = rates(rows, [5 + row["rollout"] / 2 for row in rows])
-    assert found == pytest.approx({"cell": 5, "step": 0, "rollout": 0.5}, abs=1e-9)
+    costs = rates(rows, [5 + row["rollout"] / 2 for row in rows])
+    assert costs == pytest.approx({"cell": 5, "step": 0, "rollout": 0.5}, abs=1e-9)
 
 
 def test_intervals_of_a_line_hold_one_more_measurement_as_often_as_they_say() -> None:
@@ -58,3 +66,34 @@ def test_a_better_case_costs_less_everywhere() -> None:
         bad, mid, good = (planned.study(place, case) for case in range(3))
         assert bad > mid > good
         assert mid[1] == pytest.approx(mid[0] * place.gpus)
+
+
+def test_a_study_of_a_size_is_whole_and_has_so_many_verdicts(tmp_path) -> None:
+    size = Size(judges=2, seeds=1, steps=3, groups=2)
+    study = write(tmp_path, "sized", size)
+    verdicts = verdicts_frame(study)
+    assert len(verdicts) == size.verdicts == 2 * 3 * 2 * 8 * 4
+    assert set(verdicts["judge"]) == {"sim-fair", "sim-verbose", "other-1", "other-2", "other-3"}
+    growth.equal(tmp_path / "equal")
+
+
+def test_growth_is_what_a_command_takes_beyond_its_start() -> None:
+    def spent(command: str, series: str, cells: int, verdicts: int, cpu_s: float) -> growth.Spent:
+        return growth.Spent(command, series, cells, verdicts, cpu_s, cpu_s, Held(0, 0))
+
+    rows = [
+        *(spent(name, "least", 1, 1, 2.0) for name in ("grows", "does not")),
+        *(spent("grows", "verdicts", 4, n, 2 + n**0.5) for n in (100, 10_000, 1_000_000)),
+        *(spent("does not", "verdicts", 4, n, 1.9) for n in (100, 10_000, 1_000_000)),
+        *(spent("sweep", "cells", n, 1, 5 + 3 * n) for n in (1, 4, 16)),
+    ]
+    by_verdicts, by_cells = growth.powers(rows, "verdicts"), growth.powers(rows, "cells")
+    assert by_verdicts["does not"] is None
+    assert by_verdicts["grows"].slope == pytest.approx(0.5)
+    assert by_cells["sweep"].slope == pytest.approx(1)
+
+
+def test_what_a_process_holds_is_more_where_nothing_is_taken_for_shared() -> None:
+    mine = held(os.getpid())
+    assert 10**7 < mine.shared_once <= mine.each
+    assert held(2**22 + 1) == Held(0, 0)
