@@ -230,7 +230,8 @@ def main(options: Options) -> int:
         if not (folder / "whole").exists():
             print(f"recording what each test reaches in {folder}", flush=True)
             record(copies[0], folder, options.workers, options.long)
-        campaign = Campaign(ROOT, folder, copies, options.budget)
+        # of a copy: the tree may have been edited while it was recorded
+        campaign = Campaign(copies[0].folder, folder, copies, options.budget)
         print(f"{len(campaign.passed)} tests passed as they were recorded", flush=True)
         trials = tried(campaign, faults, options.controls)
     rows = []
