@@ -75,7 +75,7 @@ def of_series(rows: Rows, what: str) -> Rows:
 
 
 def exponents(rows: Rows, start_s: float) -> str:
-    """The fitted exponents, with their intervals; alone where every point lies on the power."""
+    """The fitted exponents, with their intervals."""
     columns: dict[str, Callable[[Cost], float]] = {
         "calls": lambda cost: cost.calls,
         "tokens in": lambda cost: cost.tokens_in,
