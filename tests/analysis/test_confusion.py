@@ -151,6 +151,14 @@ def test_the_test_is_near_pearsons_where_each_item_stands_once() -> None:
     assert differ.statistic == pytest.approx(differ.tpr.statistic + differ.fpr.statistic)
 
 
+@pytest.mark.parametrize(("fewest", "is_rough"), [(10, False), (9, True)])
+def test_few_answers_of_a_class_are_said(fewest: int, is_rough: bool) -> None:
+    """Both classes of both domains count: here the wrong answers of the second one."""
+    right, wrong = cells(60, 0, 20, 0, "b", 1000), cells(0, 3, 0, fewest - 3, "b", 2000)
+    differ = rates_differ(pd.concat([cells(80, 22, 20, 78), right, wrong]))
+    assert ("p is rough" in differ.note) == is_rough
+
+
 def test_a_score_at_the_threshold_passes() -> None:
     """In both domains alike: a judge that says .5 for yes is one that says 1."""
     table = pd.concat([cells(80, 22, 20, 78), cells(70, 30, 30, 70, "b", 1000)])

@@ -193,6 +193,12 @@ def test_repeats_that_never_differ_could_in_prompts_that_were_not_drawn():
     assert row["high"] == pytest.approx(1 - 0.025 ** (1 / 20)), "20 prompts, not 80 texts"
 
 
+def test_what_is_called_good_without_content_by_hand():
+    table = contents(("p0", 0.5, 0, 0), ("p1", 0.49, 0, 0), ("p2", math.nan, 0, 0))
+    row = levels.hacks(table.assign(base="none", variant="empty"), threshold=0.5).iloc[0]
+    assert row["called_good"] == 0.5 and row["unscored"] == 1, "a score at the threshold is good"
+
+
 def test_failures_by_reason_and_length():
     probes = [f"p{k}" for k in range(40)]
     words = pd.Series(range(40), index=probes)

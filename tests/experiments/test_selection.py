@@ -155,4 +155,5 @@ def test_bad_requests_are_said(monkeypatch):
     for asked, said in ((0, "random"), "n=0"), ((5, "random"), "from 1 to 4"), ((2,), "at most 3"):
         with pytest.raises(UserError, match=said):
             selection.choose(texts, *asked)
+    assert selection.choose(texts[:3], 3, away=texts[:3]) == [0, 1, 2], "3 are not more than 3"
     assert len(selection.choose(texts, 2, "stratified")) == 2

@@ -5,10 +5,11 @@ that reach it, and prints the share that the tests caught, by tier. The first ru
 test reaches, which takes about as long as ``make test LONG=1``.
 
 A fault is tried with the tests that reach it, those that reach little else first, until one fails
-or ``budget`` seconds are used; one that runs at import, or in no block that a test reaches, with
-the tests that reach its file and then with all others. So the share is a lower bound, by what a
-larger budget would add. It is printed as drawn, and weighted by how many places there are for each
-kind. A run that takes too long is ended, and its fault is counted apart.
+or ``budget`` seconds are used, apart from as many for what tests share; one that runs at import, or
+in no block that a test reaches, with the tests that reach its file, then its folder, then the one
+around that. So the share is a lower bound, by what a larger budget would add. It is printed as
+drawn, and weighted by how many places there are for each kind. A run that takes too long is ended,
+and its fault is counted apart.
 
 ``against=FILE`` takes the faults of an earlier result and prints the difference with a 95 %
 interval. ``controls=20`` also runs trials with no fault: what fails there fails by itself.

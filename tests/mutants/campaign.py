@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import queue
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -79,39 +80,45 @@ class Campaign:
         tests = self.reach.of(block) if block is not None else set()
         return (tests, False) if tests else (self.passed, True)
 
-    def near(self, fault: Fault) -> set[str]:
-        """The tests that reach any block of the file that a fault stands in, or where none does, as
-        in a sandbox, of its folder, or of the one around it."""
+    def distances(self, fault: Fault) -> dict[str, int]:
+        """Test -> how far from a fault's file is what it reaches: 0 where it reaches that, 1 its
+        folder, 2 the one around it, and so on. Code in a sandbox is reached by none; the tests of
+        the folder around it start it."""
         starts = sorted(self.first.values())
-        for place in (fault.path, *map(str, Path(fault.path).parents)):
+        far: dict[str, int] = {}
+        for distance, place in enumerate((fault.path, *map(str, Path(fault.path).parents))):
             inside = [n for path, n in self.first.items() if f"{path}/".startswith(f"{place}/")]
-            last = next((start for start in starts if start > max(inside)), max(inside) + 1) - 1
-            if inside and (tests := self.reach.of(min(inside), last)):
-                return tests
-        return set()
+            if inside:
+                last = next((start for start in starts if start > max(inside)), max(inside) + 1) - 1
+                far = dict.fromkeys(self.reach.of(min(inside), last), distance) | far
+        return far
 
     def nearest(self, fault: Fault, long: bool) -> list[str]:
         """The tests of a fault within the budget, file by file. Those come first that reach little
-        else and are short: a test of three blocks asserts more of each than one of a thousand."""
+        else and are short: a test of three blocks asserts more of each than one of a thousand.
+        Setting up what tests share has as much time again: a fault that only a trained study
+        reaches would be tried on the one test that is left of the budget after its training."""
         tests, everything = self.reaching(fault)
-        near = self.near(fault) if everything else tests
+        far = self.distances(fault) if everything else {}
         seconds = self.costs.seconds
         order = sorted(
             (t for t in tests & self.passed if (t in self.reach.long) == long),
             key=lambda test: (
-                test not in near,
+                far.get(test, math.inf),
                 self.reach.size(test) * max(seconds[test], SHORTEST_S),
             ),
         )
         files: dict[str, list[str]] = {}
-        used, set_up = 0.0, set()
+        used, used_for_fixtures, set_up = 0.0, 0.0, set[str]()
         for test in order:
             fixtures = self.reach.fixtures_of(test) - set_up
-            cost = seconds[test] + sum(map(self.costs.of_fixture, fixtures))
-            if used + cost > self.budget_s and files:
+            setting_up = sum(map(self.costs.of_fixture, fixtures))
+            over = used + seconds[test] > self.budget_s
+            if files and (over or used_for_fixtures + setting_up > self.budget_s):
                 continue
             files.setdefault(test.partition("::")[0], []).append(test)
-            used += cost
+            used += seconds[test]
+            used_for_fixtures += setting_up
             set_up |= fixtures
         return [test for several in files.values() for test in several]
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from study.errors import UserError
-from study.system.secrets import redact, refuse_secrets
+from study.system.secrets import redact, refuse_config, refuse_secrets
 
 # Put together here so that no scanner finds a key in this file.
 KEYS = [
@@ -69,6 +69,19 @@ def test_a_key_is_refused_without_being_shown(key: str) -> None:
         assert "api_key_env" in message, frame
         assert key not in message, frame
         assert key[-12:] not in message, frame
+
+
+@pytest.mark.parametrize(
+    ("address", "kind"),
+    [
+        ("https://h/token/swordfish/v1", "an address with a key in its path"),
+        ("tk7Q" + "9xZr" * 6, "a key in place of an address"),
+    ],
+)
+def test_a_refused_address_is_named_by_where_it_stands(address: str, kind: str) -> None:
+    with pytest.raises(UserError) as caught:
+        refuse_config({"judge": {"endpoint": {"url": address}}})
+    assert str(caught.value).startswith(f"judge.endpoint.url looks like it holds {kind}, and")
 
 
 @pytest.mark.parametrize("key", KEYS)

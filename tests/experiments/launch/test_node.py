@@ -38,7 +38,7 @@ def there(sign, *path):
 
 @pytest.fixture
 def sign(tmp_path):
-    with node.announced(tmp_path / "study") as path:
+    with node.announced(tmp_path / "not" / "there" / "study") as path:
         yield path
     assert not path.exists()
 

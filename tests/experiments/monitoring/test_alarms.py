@@ -65,11 +65,15 @@ def test_a_stalled_cell_of_another_host_names_it(folder):
 
 @pytest.mark.parametrize("state", ["failed", "killed"])
 def test_a_cell_that_ended_too_early(folder, state):
-    run(folder, 20, state=state, error="the endpoint\nis gone")
+    run(folder, 20, state=state, error="the endpoint\nis gone", ended=1_700_000_000.0)
     ((kind, (seen, typed, _)),) = alarms_of(folder).items()
     assert kind == state and "at step 20 of 40" in seen
     assert ("the endpoint is gone." in seen) == (state == "failed")
     assert typed == f"python -m experiments.train cell={folder}"
+    (view,) = StudyReader(folder.study_dir).views()
+    (alarm,) = alarms(view, "runs")
+    # what was killed could not say when: that is its last sign of life
+    assert alarm.since_time == (1_700_000_000.0 if state == "failed" else view.status["beat"])
 
 
 def test_a_starved_judge(folder):

@@ -15,6 +15,7 @@ from experiments.monitor.alarms import alarms
 from experiments.monitor.read import View, totals
 from experiments.monitor.screen import (
     BARS,
+    _alarm_lines,
     line,
     names_of,
     scale,
@@ -105,6 +106,15 @@ def test_alarms_of_each_kind_come_first_and_move_no_cursor():
     bad = view(0, "failed", status={"error": "\x1b[2J\x07oops"}, arm="\x1b[31mred", problem="")
     text = shown([bad], 200, None, ("\x1b]0;title\x07",))
     assert "\x1b" not in text and "\x07" not in text and "oops" in text
+
+
+def test_the_last_alarm_takes_the_line_that_would_count_it():
+    views = [view(0, "failed"), view(1, "killed")]
+    names = {each.cell: each.cell for each in views}
+    lines = [line.plain for line in _alarm_lines(views, names, 120, None)]
+    assert [line.plain for line in _alarm_lines(views, names, 120, len(lines))] == lines
+    short = [line.plain for line in _alarm_lines(views, names, 120, len(lines) - 1)]
+    assert short[:-1] == lines[: len(short) - 1] and "1 killed" in short[-1]
 
 
 def test_names_are_told_apart_and_kept_on_a_narrow_screen():
