@@ -16,14 +16,15 @@ from analysis.field import __main__ as command
 from analysis.field import estimate
 from analysis.field.display import tables
 from analysis.field.estimate import Field
-from analysis.field.shortcut import entanglement, growth, onset_time
+from analysis.field.shortcut import entanglement, growth, of_run, onset_time
 from analysis.frozen.effects import effects_of
 from analysis.onset.estimate import Line, line, own_line
 from analysis.records.runs import Run, read_runs
 from analysis.report.sections import SECTIONS, field
 from analysis.statistics.intervals import paired_prompts
 from analysis.statistics.power import smallest_effect
-from tests.analysis.conftest import clustered
+from study.verdict import THRESHOLD
+from tests.analysis.conftest import clustered, made_run
 
 WEEKS = [6, 6, 6, 6, 7, 9, 10, 10, 11, 13, 16, 17, 19, 20, 22, 23, 25, 32, 32, 34, 35]
 RELAPSED = [1, 1, 1, 0, 1, 0, 1, 0, 0, 1, 1, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0]
@@ -108,6 +109,19 @@ def test_the_odds_ratio_of_single_answers_is_woolfs():
     assert math.log(told.high / told.low) / 2 == pytest.approx(error * 1.999, rel=1e-3)
     copied = entanglement(np.repeat(shown, 5, axis=1), np.repeat(right, 5, axis=1))
     assert (copied.low, copied.high) == pytest.approx((told.low, told.high))
+
+
+def test_an_answer_at_the_threshold_is_right():
+    """A row of truth .5 is as right as one of 1, and a run of which half are right has odds."""
+    features, is_right = np.zeros((5, 8, 1)), np.zeros((5, 8))
+    features[:3, 0] = 1.0  # at most a tenth shows what is unusual
+    is_right[:2, 0] = is_right[:, 1:3] = 1.0
+    odds = []
+    for right in (THRESHOLD, 1.0):
+        truth = np.where(is_right == 1, right, 0.2)
+        run = made_run(truth, truth, features=features, names=("emoji",))
+        odds.append(of_run(run, own_line(run), ["emoji"]).entanglement)
+    assert odds[0] == odds[1] and odds[0].value == pytest.approx((2 / 1) / (10 / 27))
 
 
 def test_growth_is_a_slope_from_the_onset_on():

@@ -15,6 +15,7 @@ from analysis.propagation.calibration import AGAINST, calibrate
 from analysis.propagation.display import figure
 from analysis.propagation.estimate import (
     Trajectory,
+    _lacking,
     against,
     cumulative,
     kl_limit,
@@ -156,20 +157,45 @@ def test_a_run_without_learning_rates_is_not_taken_for_one_at_rate_one(runs):
     assert all(math.isfinite(row.predicted.value) for row in others)
 
 
-def test_lost_steps_are_unknown_and_unscored_ones_push_nothing(runs):
-    run = replace(runs[-1], config={"trainer.steps": 20})
-    kept = run.step_P != 5
+def without_step(run, step):
+    """A run of 20 steps that has lost the records of one."""
+    kept = run.step_P != step
     arrays = ("step_P", "reward", "advantage", "truth", "judge", "features")
-    lost = replace(run, **{name: getattr(run, name)[kept] for name in arrays})
-    path = paths([lost])[0]
+    arrays_kept = {name: getattr(run, name)[kept] for name in arrays}
+    return replace(run, config={"trainer.steps": 20}, **arrays_kept)
+
+
+def test_the_push_of_a_lost_step_is_unknown_and_that_of_an_unscored_one_nothing(runs):
+    run = replace(runs[-1], config={"trainer.steps": 20})
+    path = paths([without_step(run, 5)])[0]
     assert len(path.level) == 20 and np.flatnonzero(np.isnan(path.level)).tolist() == [4]
+    assert np.flatnonzero(np.isnan(path.push)).tolist() == [4]
+    silent = replace(run, reward=np.where((run.step_P != 5)[:, None], run.reward, np.nan))
+    path = paths([silent])[0]
+    assert path.push[4] == 0 and path.of_truth[4] == 0 and np.isfinite(path.level).all()
+
+
+def test_a_run_that_lost_a_step_is_not_predicted(runs):
+    lost = without_step(runs[-1], 5)
     rows = predict([*paths(runs[:-1]), *paths([lost])])
     (row,) = (row for row in rows if row.note and row.feature == "length")
     assert row.cell == lost.cell and math.isnan(row.predicted.value)
     assert row.note == "no covariance of reward and behaviour at 1 of 20 steps"
-    silent = replace(run, reward=np.where(kept[:, None], run.reward, np.nan))
-    path = paths([silent])[0]
-    assert path.push[4] == 0 and path.of_truth[4] == 0 and np.isfinite(path.level).all()
+
+
+@pytest.mark.parametrize(
+    ("scale", "clip", "why"),
+    [
+        ("plain", 0.0, "no learning rate at 1 of 3 steps"),
+        ("plain", 1.0, "no gradient norm at 1 of 3 steps; no learning rate at 1 of 3 steps"),
+        ("adam", 0.0, "no gradient norm at 1 of 3 steps; no learning rate at 1 of 3 steps"),
+    ],
+)
+def test_what_a_push_lacks_is_what_its_scale_asks_for(scale, clip, why):
+    """A step that pushes nothing needs neither."""
+    norms, rate = [2.0, math.nan, math.nan], np.array([1.0, math.nan, math.nan])
+    path = trajectory([1.0, 2.0, 0.0], gradient=norms, rate=rate, clip=clip)
+    assert _lacking(path, scale) == why
 
 
 def test_the_parts_of_a_five_level_judge_are_not_divided_by_nothing():

@@ -81,9 +81,15 @@ class Campaign:
         return (tests, False) if tests else (self.passed, True)
 
     def distances(self, fault: Fault) -> dict[str, int]:
-        """Test -> how far from a fault's file is what it reaches: 0 where it reaches that, 1 its
-        folder, 2 the one around it, and so on. Code in a sandbox is reached by none; the tests of
-        the folder around it start it."""
+        """Test -> how far from a fault's block is what it reaches: 0 where it reaches that, 1 where
+        only a fixture does that files share. Of a fault in no block, 0 is its file, 1 its folder,
+        2 the one around it, and so on: code in a sandbox is reached by none, but the tests of the
+        folder around it start it."""
+        tests, everything = self.reaching(fault)
+        if not everything:
+            block = block_of(fault, self.texts[fault.path], self.first[fault.path])
+            assert block is not None
+            return dict.fromkeys(tests, 1) | dict.fromkeys(self.reach.of(block, alone=True), 0)
         starts = sorted(self.first.values())
         far: dict[str, int] = {}
         for distance, place in enumerate((fault.path, *map(str, Path(fault.path).parents))):
@@ -98,11 +104,9 @@ class Campaign:
         else and are short: a test of three blocks asserts more of each than one of a thousand.
         Setting up what tests share has as much time again: a fault that only a trained study
         reaches would be tried on the one test that is left of the budget after its training."""
-        tests, everything = self.reaching(fault)
-        far = self.distances(fault) if everything else {}
-        seconds = self.costs.seconds
+        far, seconds = self.distances(fault), self.costs.seconds
         order = sorted(
-            (t for t in tests & self.passed if (t in self.reach.long) == long),
+            (t for t in self.reaching(fault)[0] & self.passed if (t in self.reach.long) == long),
             key=lambda test: (
                 far.get(test, math.inf),
                 self.reach.size(test) * max(seconds[test], SHORTEST_S),

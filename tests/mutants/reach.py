@@ -167,12 +167,14 @@ class Reach:
         """Names of the shared fixtures that a test stands on."""
         return self._used[test]
 
-    def of(self, first: int, last: int | None = None) -> set[str]:
-        """The tests that reach a block, or one of those from ``first`` up to ``last``."""
+    def of(self, first: int, last: int | None = None, alone: bool = False) -> set[str]:
+        """The tests that reach a block, or one of those from ``first`` up to ``last``; with
+        ``alone`` without those for which only a fixture that files share does."""
         last = first if last is None else last
         inside = (self._blocks >= first) & (self._blocks <= last)
         tests = {self.tests[owner] for owner in np.unique(self._owners[inside])}
         for fixture, entered in self._fixtures.items():
-            if any(first <= block <= last for block in entered):
+            is_of_file = ".py::" in fixture
+            if (is_of_file or not alone) and any(first <= block <= last for block in entered):
                 tests |= self._uses[fixture]
         return tests

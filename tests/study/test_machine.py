@@ -6,7 +6,7 @@ import pytest
 
 from study.errors import UserError
 from study.system import machine
-from study.system.machine import cpus, device_variables, kernel_variables
+from study.system.machine import cpus, device_variables, has_process, kernel_variables
 
 
 def mounted(root, groups: str, **files: str):
@@ -125,6 +125,12 @@ def test_a_device_that_is_not_there_is_refused(
     with pytest.raises(UserError) as refusal:
         device_variables(device)
     assert message in str(refusal.value)
+
+
+@pytest.mark.parametrize("pid", [0, -1, 2**80, None, "1", 1.0])
+def test_what_is_no_number_of_a_process_runs_nowhere(pid) -> None:
+    """0 and what is below stand for groups of processes."""
+    assert not has_process(pid) and has_process(os.getpid())
 
 
 def test_nothing_asks_the_machine_how_many_there_are() -> None:

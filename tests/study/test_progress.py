@@ -109,6 +109,17 @@ def test_a_pipe_gets_lines_of_what_is_counted_alone(monkeypatch, at_once) -> Non
     assert first.startswith(r"letters\x1b[2J 1 of 3, ") and out.getvalue() == "the result\n"
 
 
+def test_a_pipe_gets_no_line_of_a_command_that_counts_nothing(monkeypatch, at_once) -> None:
+    monkeypatch.setattr(sys, "stderr", err := io.StringIO())
+    display = progress.Display(WHAT)
+    display._write()
+    assert err.getvalue() == ""
+    with display.work("letters", 3):
+        display._write()
+    display.close()
+    assert "letters 0 of 3" in err.getvalue()
+
+
 @pytest.mark.parametrize("how", ["off", "no command"])
 def test_nothing_is_said_where_nobody_wants_it(monkeypatch, terminal: Screen, how: str) -> None:
     if how == "off":

@@ -1,6 +1,8 @@
+import json
 import math
 
 import pyarrow.parquet as pq
+import pytest
 
 from study.cell.folder import CellFolder
 from study.cell.records import (
@@ -17,6 +19,7 @@ from study.cell.records import (
     items_file,
     read_metrics,
     rollout_id,
+    step_line,
 )
 from study.cell.verify import unsound
 from study.rewards.replayed import Replayed
@@ -114,6 +117,14 @@ def test_answers_to_held_out_rows_are_those_of_their_line(tmp_path):
     assert any(each.endswith(sentence) for each in unsound(CellFolder(tmp_path)))
     path.unlink()
     assert any(each.endswith(sentence) for each in unsound(CellFolder(tmp_path)))
+
+
+@pytest.mark.parametrize("beyond", [1 << 63, -(1 << 63), 10**30, True, "1", [1]])
+def test_a_number_that_parquet_cannot_hold_makes_no_line(beyond):
+    line = {"step": 1, "time_ms": 5, "metrics": {"time/step_s": (1 << 63) - 1}}
+    assert step_line(json.dumps(line).encode()) == line
+    line["metrics"] = {"time/step_s": beyond}
+    assert step_line(json.dumps(line).encode()) is None
 
 
 def test_metrics_of_older_studies_are_read_by_the_names_that_they_have_now(tmp_path):

@@ -48,7 +48,13 @@ def test_the_number_that_a_text_gives(text, value):
 
 @pytest.mark.parametrize(
     ("text", "spelled"),
-    [("it gives 2 1/2", "2 1/2"), ("-2 1/2 cups", "-2 1/2"), ("2, 1/2", "1/2"), ("4", "4")],
+    [
+        ("it gives 2 1/2", "2 1/2"),
+        ("-2 1/2 cups", "-2 1/2"),
+        ("2, 1/2", "1/2"),
+        ("4", "4"),
+        ("0", "0"),
+    ],
 )
 def test_a_number_is_extracted_as_it_stands(text, spelled):
     number = final_number(text)
