@@ -55,6 +55,16 @@ def test_slopes_and_errors_are_those_within_items():
     assert found[2] == 150
 
 
+def test_a_quality_on_the_scale_of_scores_is_taken_from_them():
+    frame = table(2)
+    by_offset = next(one for one in preferences(frame, offset=True) if one.kind == "family")
+    own = (frame["author_family"] == "a").astype(float).to_numpy()
+    rest = (frame["score"] - frame["quality"]).to_numpy()
+    (slope,), (error,), _ = within(rest, own[:, None], frame["item"].to_numpy())
+    assert by_offset.quality_slope == 1.0 and by_offset.effect.value == slope
+    assert by_offset.effect.high - slope == pytest.approx(1.976 * error, rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

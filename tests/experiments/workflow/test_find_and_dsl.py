@@ -123,6 +123,15 @@ def test_what_is_too_large_is_forbidden(text):
     assert refused(text) == (Ending.FORBIDDEN, "size")
 
 
+@pytest.mark.parametrize("before", ["", "Custom -> ", "Review ? Revise : done -> "])
+@pytest.mark.parametrize("close", [")*1", "]"])
+def test_brackets_may_be_as_deep_as_the_limit_behind_arrows_too(before, close):
+    open_ = before + {")*1": "(", "]": "["}[close]
+    assert dsl.parse(open_ * dsl.DEEPEST + "Custom" + close * dsl.DEEPEST)
+    with pytest.raises(Refused, match=f"more than {dsl.DEEPEST} brackets"):
+        dsl.parse(open_ * (dsl.DEEPEST + 1) + "Custom" + close * (dsl.DEEPEST + 1))
+
+
 MAKER = st.sampled_from(dsl.MAKERS)
 LATER = st.sampled_from(["Custom", "Format", "Review", "Revise", "Programmer", "MdEnsemble"])
 

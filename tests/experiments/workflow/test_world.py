@@ -9,7 +9,9 @@ import pytest
 
 from experiments.sweep import cells_of
 from experiments.workflow.check import check_world
+from experiments.workflow.executor import ATTEMPTS
 from experiments.workflow.experience import Buffer
+from experiments.workflow.model import _Again
 from experiments.workflow.operators import OPERATORS
 from experiments.workflow.problem import problem_of
 from experiments.workflow.world import HIDDEN, Programs
@@ -19,6 +21,7 @@ from study.finding import stop_at_problem
 from study.tasks import kind_of, oracle
 from study.tasks.mixed import item_row
 from study.truth.item import Item
+from study.verdict import Reply
 from tests.experiments.evaluation.answering import prompt_of, serving
 
 PAID = ("attempts", "cost_usd")
@@ -180,6 +183,19 @@ def test_a_fallback_is_paid_only_as_a_treatment(config, rows):
     assert executed[1].calls[0]["operator"] == "CustomCodeGenerate"
 
 
+@pytest.mark.parametrize(("seed", "first"), [({}, 0), ({"seed": None}, 0), ({"seed": 5}, 5)])
+def test_an_empty_reply_is_drawn_again_with_another_seed_each_time(seed, first):
+    """A request without a seed counts from 0."""
+    again = _Again({"model": "m", **seed})
+    changes = [again(Reply(" \n")) for _ in range(ATTEMPTS)]
+    seeds = [first + 1_000_003 * number for number in range(1, ATTEMPTS)]
+    named = [f"again {number}" for number in range(1, ATTEMPTS)]
+    assert [(body["seed"], name) for body, name in changes[:-1]] == [
+        *zip(seeds, named, strict=True)
+    ]
+    assert changes[-1] is None and _Again({"model": "m"})(Reply("4")) is None
+
+
 def test_what_is_mended_is_kept_and_stays_invalid(config, rows):
     def reply(body):
         return "```\nCustom\n```" if "cannot be run" in prompt_of(body) else "42"
@@ -189,6 +205,8 @@ def test_what_is_mended_is_kept_and_stays_invalid(config, rows):
     assert broken.columns["outcome"] == "syntax_error" and broken.answer is None
     assert broken.columns["repair_outcome"] == "ok" and broken.columns["repair_answer"] == "42"
     assert broken.columns["feature/repaired"] == 1.0
+    # the question for the mended program, and what that asked
+    assert [call["model_calls"] for call in broken.calls] == [1, 1]
     assert "repair" not in sound.columns
     assert "Custom ->" in prompt_of(next(body for body in seen if "cannot" in prompt_of(body)))
 
