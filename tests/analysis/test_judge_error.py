@@ -29,7 +29,7 @@ from analysis.ledger.estimate import (
     ledger,
     step_row,
 )
-from analysis.ledger.judge_error import PARTS, calibrated, taken_apart
+from analysis.ledger.judge_error import BINS, PARTS, Window, calibrated, taken_apart
 from analysis.ledger.transmission import split
 from analysis.natural import main
 from analysis.onset.display import onset_text
@@ -145,6 +145,14 @@ def test_a_compressing_judge_without_noise_is_known_exactly() -> None:
     found = line(run, ())
     assert found.explained == pytest.approx(found.gap_last - found.gap_first, abs=1e-6)
     assert found.alarm is None and np.isnan(found.onset.step.value)
+
+
+@pytest.mark.parametrize(("truths", "told_apart"), [(BINS, BINS), (BINS + 1, 48)])
+def test_truths_are_binned_where_they_are_more_than_there_are_bins(truths, told_apart) -> None:
+    """Of k^2 / 64^2 with k from 0 to 64, k^2 / 64 rounded up has 48 values from 1 on."""
+    t = (np.linspace(0.0, 1.0, truths) ** 2).reshape(1, -1)
+    window = Window.of(t, t, np.zeros((*t.shape, 1)), np.ones(t.shape, dtype=bool))
+    assert window is not None and len(window.truth_Q) == told_apart
 
 
 def test_exact_judges_leave_nothing_and_a_constant_truth_needs_no_calibration() -> None:

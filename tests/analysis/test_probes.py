@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.probes import levels, page
+from analysis.probes import levels, page, report
 from analysis.probes.effects import END, TOO_FEW, corrected, effects, pairs
 from analysis.probes.profile import Evidence, profile, read, scores
 from experiments import probe
@@ -229,6 +229,9 @@ def test_the_simulated_judges_are_found_out_over_the_wire(folder):
     assert longer.loc["sim-fair", "excess"] == 0.0 < longer.loc["sim-verbose", "low"]
     assert (found.repeats["flips"] == 0).all() and found.positions.empty
     assert set(found.reasons["outcome"]) == {"scored"}
+    asked = len(found.evidence.verdicts)
+    expected = f"2 judges, 12 prompts with 300 texts, {asked} verdicts, all of them scored."
+    assert report.extent(found) == expected
 
 
 def test_the_tables_are_what_they_were(folder):

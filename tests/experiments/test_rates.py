@@ -189,7 +189,10 @@ def test_cells_of_the_study_come_first_and_few_are_read(tmp_path) -> None:
     for name in (*(f"other/c{number}" for number in range(60)), "mine/c"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "DONE").touch()
+    (tmp_path / "mine" / "moved").mkdir()
+    (tmp_path / "mine" / "moved" / "DONE").symlink_to(tmp_path / "nowhere")
     found = newest(tmp_path / "mine")
+    assert CellFolder(tmp_path / "mine" / "moved") not in found
     assert found[0] == CellFolder(tmp_path / "mine" / "c") and len(found) == MOST
 
 

@@ -94,6 +94,16 @@ def test_a_small_study_leaves_everything_on_record(small_study):
                 assert row["advantage"] == 0.0
 
 
+def test_what_a_study_holds_is_for_the_eyes_of_its_owner(small_study):
+    """Prompts, answers and what judges said of them; `cp -p` keeps the modes that a sweep gave."""
+    open_to_others = [
+        str(path.relative_to(small_study))
+        for path in (small_study, *small_study.rglob("*"))
+        if not path.is_symlink() and path.stat().st_mode & 0o077
+    ]
+    assert open_to_others == []
+
+
 def test_arms_of_one_seed_share_their_first_rollouts(small_study):
     texts = {}
     for folder in study_cells(small_study):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from experiments.monitor import __main__ as monitor
 from experiments.monitor import disagreements
 from experiments.monitor.disagreements import LONGEST, Disagreements
 from study.cell.folder import CellFolder
@@ -99,7 +100,7 @@ def test_what_others_wrote_is_harmless_and_short(folder):
     assert len(told) < 4 * LONGEST
 
 
-def test_damaged_and_missing_parts_are_said_and_the_rest_is_shown(folder):
+def test_damaged_and_missing_parts_are_said_and_the_rest_is_shown(folder, capsys):
     write(folder, 1, [("qa", 1.0, 0.0)])
     write(folder, 2, [("qa", 1.0, 0.0)])
     write(folder, 3, [("qa", 1.0, 0.0)])
@@ -108,6 +109,10 @@ def test_damaged_and_missing_parts_are_said_and_the_rest_is_shown(folder):
     search = Disagreements(folder.study_dir)
     assert [each.step for each in search.find(10)] == [2, 1]
     assert len(search.problems) == 2 and all("left out" in line for line in search.problems)
+    words = [f"study={folder.study_dir.name}", f"runs_dir={folder.study_dir.parent}"]
+    assert monitor.main([*words, "show=disagreements"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err.splitlines() == search.problems and "2 disagreements" in printed.out
 
 
 def test_only_the_newest_steps_are_looked_at(folder, monkeypatch):
